@@ -1,0 +1,285 @@
+"""The one binding to the native library (kernels/native/api.h), by ctypes, and its registration as torch operators.
+
+Shapes here are flat: one batch dimension B. Transitions come as (B or 1, n - 1 or 1, C, C); a dimension of size 1 is
+shared, and is never expanded. ``saved`` is what a forward function leaves for its backward function, a float64 vector.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LOG_PARTITION, MARGINALS, EDGE_MARGINALS = 0, 1, 2
+"""What a forward function is asked for; each includes the ones before. What was not asked for comes back empty."""
+
+_OK, _OUT_OF_MEMORY, _TOO_LARGE, _BAD_FIRST_ARGUMENT, _BAD_SECOND_ARGUMENT = range(5)
+
+# i: int, q: 64-bit size, p: pointer, as in api.h.
+_SIGNATURES = {
+    "structattn_chain_saved_size": "qqq",
+    "structattn_chain_forward": "iqqqppqqpiipppp",
+    "structattn_chain_backward": "iqqqppqqpipppppp",
+    "structattn_chain_viterbi": "iqqqppqqpiip",
+    "structattn_projective_saved_size": "qq",
+    "structattn_projective_forward": "iqqppiiippp",
+    "structattn_projective_backward": "iqqppiipppp",
+    "structattn_projective_viterbi": "iqqppiiip",
+}
+_CTYPES = {"i": ctypes.c_int, "q": ctypes.c_int64, "p": ctypes.c_void_p}
+
+
+@functools.cache
+def library() -> Any:
+    """The loaded library; None, with one warning, where there is none. (torch is imported first, so both share OpenMP.)"""
+    found = importlib.util.find_spec("structattn.kernels._native")
+    reason = "this installation was built without a C++ compiler"
+    if os.environ.get("STRUCTATTN_NATIVE") == "0":
+        return None
+    if found is not None and found.origin is not None:
+        try:
+            loaded = ctypes.CDLL(found.origin)
+            for name, signature in _SIGNATURES.items():
+                function = getattr(loaded, name)
+                function.argtypes = [_CTYPES[letter] for letter in signature]
+                function.restype = ctypes.c_int64 if name.endswith("_size") else ctypes.c_int
+            loaded.structattn_level.restype = ctypes.c_char_p
+            return loaded
+        except (OSError, AttributeError) as error:
+            reason = f"the native library {found.origin} cannot be loaded: {error}"
+    warnings.warn(
+        f"structattn computes in plain torch, which is exact but slow, because {reason}. "
+        "Install a C++ compiler with OpenMP (Debian: g++) and reinstall structattn to get the fast kernels.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+# A compiled graph is traced for the machine that traces it.
+@torch.compiler.assume_constant_result
+def available() -> bool:
+    """Whether the native kernels can be used."""
+    return library() is not None
+
+
+def level() -> str:
+    """The instruction set in use: "v2", "v3", "v4" (of x86-64), "baseline", or "none"."""
+    loaded = library()
+    return "none" if loaded is None else loaded.structattn_level().decode()
+
+
+Allocate = Callable[..., Tensor]
+"""torch.empty, or torch.zeros where an output may not hold cells that nobody wrote."""
+
+
+def _workspace(allocate: Allocate | None, saved_size: Callable[..., int], *shape: int) -> Tensor:
+    size = saved_size(*shape) if allocate else 0
+    if size < 0:
+        raise ValueError(f"potentials: a batch of shape {shape} is too large for 64-bit indices")
+    return (allocate or torch.empty)(size, dtype=torch.float64)
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _succeed(status: int, first: str, second: str = "") -> None:
+    if status == _OK:
+        return
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError("structattn: not enough memory for the workspace of the native kernel")
+    if status == _TOO_LARGE:
+        raise ValueError(f"{first}: too large for 64-bit indices")
+    refuse_values(second if status == _BAD_SECOND_ARGUMENT else first)
+
+
+def refuse_values(argument: str) -> None:
+    """The one message for potentials that are no potentials."""
+    raise ValueError(f"{argument}: expected finite scores or -inf (forbidden), got NaN or +inf")
+
+
+def _transition_strides(transitions: Tensor) -> tuple[int, int]:
+    batch, steps, states, _ = transitions.shape
+    block = states * states
+    return (0 if batch == 1 else steps * block), (0 if steps == 1 else block)
+
+
+def chain_forward(
+    unary: Tensor, transitions: Tensor, lengths: Tensor | None, wanted: int, check: bool, allocate: Allocate | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """log_partition (B), marginals (B, n, C), edge_marginals (B, n - 1, C, C), saved (empty without allocate)."""
+    loaded = library()
+    unary, transitions = unary.contiguous(), transitions.contiguous()
+    batch, n, states = unary.shape
+    log_partition = unary.new_empty(batch)
+    marginals = torch.empty_like(unary) if wanted >= MARGINALS else unary.new_empty(0)
+    edge_marginals = unary.new_empty((batch, max(n - 1, 0), states, states) if wanted >= EDGE_MARGINALS else 0)
+    saved = _workspace(allocate, loaded.structattn_chain_saved_size, batch, n, states)
+    status = loaded.structattn_chain_forward(
+        unary.dtype == torch.float64,
+        batch,
+        n,
+        states,
+        unary.data_ptr(),
+        transitions.data_ptr(),
+        *_transition_strides(transitions),
+        _pointer(lengths),
+        check,
+        torch.get_num_threads(),
+        saved.data_ptr() if allocate else None,
+        log_partition.data_ptr(),
+        marginals.data_ptr() if wanted >= MARGINALS else None,
+        edge_marginals.data_ptr() if wanted >= EDGE_MARGINALS else None,
+    )
+    _succeed(status, "unary", "transitions")
+    return log_partition, marginals, edge_marginals, saved
+
+
+def chain_backward(
+    unary: Tensor,
+    transitions: Tensor,
+    lengths: Tensor | None,
+    wanted: int,
+    check: bool,
+    saved: Tensor,
+    grad_log_partition: Tensor | None,
+    grad_marginals: Tensor | None,
+    grad_edge_marginals: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The gradients to unary and transitions, each in its own shape."""
+    loaded = library()
+    unary, transitions = unary.contiguous(), transitions.contiguous()
+    batch, n, states = unary.shape
+    upstream = [
+        None if grad is None else grad.contiguous()
+        for grad in (grad_log_partition, grad_marginals, grad_edge_marginals)
+    ]
+    grad_unary, grad_transitions = torch.empty_like(unary), torch.empty_like(transitions)
+    status = loaded.structattn_chain_backward(
+        unary.dtype == torch.float64,
+        batch,
+        n,
+        states,
+        unary.data_ptr(),
+        transitions.data_ptr(),
+        *_transition_strides(transitions),
+        _pointer(lengths),
+        torch.get_num_threads(),
+        saved.data_ptr(),
+        *map(_pointer, upstream),
+        grad_unary.data_ptr(),
+        grad_transitions.data_ptr(),
+    )
+    _succeed(status, "unary", "transitions")
+    return grad_unary, grad_transitions
+
+
+def chain_viterbi(unary: Tensor, transitions: Tensor, lengths: Tensor | None, check: bool) -> Tensor:
+    """The best states (B, n)."""
+    loaded = library()
+    unary, transitions = unary.contiguous(), transitions.contiguous()
+    batch, n, states = unary.shape
+    best = unary.new_empty((batch, n), dtype=torch.int64)
+    status = loaded.structattn_chain_viterbi(
+        unary.dtype == torch.float64,
+        batch,
+        n,
+        states,
+        unary.data_ptr(),
+        transitions.data_ptr(),
+        *_transition_strides(transitions),
+        _pointer(lengths),
+        check,
+        torch.get_num_threads(),
+        best.data_ptr(),
+    )
+    _succeed(status, "unary", "transitions")
+    return best
+
+
+def projective_forward(
+    arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, check: bool, allocate: Allocate | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log_partition (B), marginals (B, n, n), saved (empty without allocate)."""
+    loaded = library()
+    arcs = arcs.contiguous()
+    batch, n, _ = arcs.shape
+    log_partition = arcs.new_empty(batch)
+    marginals = torch.empty_like(arcs) if wanted >= MARGINALS else arcs.new_empty(0)
+    saved = _workspace(allocate, loaded.structattn_projective_saved_size, batch, n)
+    status = loaded.structattn_projective_forward(
+        arcs.dtype == torch.float64,
+        batch,
+        n,
+        arcs.data_ptr(),
+        _pointer(lengths),
+        single_root,
+        check,
+        torch.get_num_threads(),
+        saved.data_ptr() if allocate else None,
+        log_partition.data_ptr(),
+        marginals.data_ptr() if wanted >= MARGINALS else None,
+    )
+    _succeed(status, "arcs")
+    return log_partition, marginals, saved
+
+
+def projective_backward(
+    arcs: Tensor,
+    lengths: Tensor | None,
+    single_root: bool,
+    wanted: int,
+    check: bool,
+    saved: Tensor,
+    grad_log_partition: Tensor | None,
+    grad_marginals: Tensor | None,
+) -> tuple[Tensor]:
+    """The gradient to arcs."""
+    loaded = library()
+    arcs = arcs.contiguous()
+    batch, n, _ = arcs.shape
+    upstream = [None if grad is None else grad.contiguous() for grad in (grad_log_partition, grad_marginals)]
+    grad_arcs = torch.empty_like(arcs)
+    status = loaded.structattn_projective_backward(
+        arcs.dtype == torch.float64,
+        batch,
+        n,
+        arcs.data_ptr(),
+        _pointer(lengths),
+        single_root,
+        torch.get_num_threads(),
+        saved.data_ptr(),
+        *map(_pointer, upstream),
+        grad_arcs.data_ptr(),
+    )
+    _succeed(status, "arcs")
+    return (grad_arcs,)
+
+
+def projective_viterbi(arcs: Tensor, lengths: Tensor | None, single_root: bool, check: bool) -> Tensor:
+    """The heads (B, n) of the best trees."""
+    loaded = library()
+    arcs = arcs.contiguous()
+    batch, n, _ = arcs.shape
+    heads = arcs.new_empty((batch, n), dtype=torch.int64)
+    status = loaded.structattn_projective_viterbi(
+        arcs.dtype == torch.float64,
+        batch,
+        n,
+        arcs.data_ptr(),
+        _pointer(lengths),
+        single_root,
+        check,
+        torch.get_num_threads(),
+        heads.data_ptr(),
+    )
+    _succeed(status, "arcs")
+    return heads
