@@ -36,6 +36,11 @@ def softmax(terms: Tensor, dim: int) -> Tensor:
     return weights / total.masked_fill(total == 0, 1.0)
 
 
+def zero_from(potentials: Tensor) -> Tensor:
+    """(B) zeros that depend on the potentials: a result that happens to be constant has a gradient, of zeros."""
+    return potentials.masked_fill(torch.ones_like(potentials, dtype=torch.bool), 0.0).flatten(1).sum(1)
+
+
 class Sum(Protocol):
     """How alternatives are added up."""
 

@@ -39,6 +39,8 @@ class LinearChain(Structure):
     -inf forbids a state or a transition.
     """
 
+    _variant = ("number of states", "_states")
+
     unary: Tensor
     transitions: Tensor | None
 
@@ -56,7 +58,7 @@ class LinearChain(Structure):
         dtype = unary.dtype if transitions is None else torch.promote_types(unary.dtype, _dtype(transitions))
         self._dtype, dtype = dtype, computed_in(dtype)
         flat = self._flat_transitions(transitions)
-        self._potentials = (unary.to(dtype).reshape(-1, n, states), flat.to(dtype))
+        self._potentials = (unary.to(dtype).reshape(self._batch_shape.numel(), n, states), flat.to(dtype))
 
     def _flat_transitions(self, transitions: Tensor | None) -> Tensor:
         """(B or 1, n - 1 or 1, C, C)"""
@@ -72,7 +74,7 @@ class LinearChain(Structure):
             transitions, shape = transitions.expand(*shape[:-2], states, states), (*shape[:-2], states, states)
         if all(size == 1 for size in shape[:-3]):
             return transitions.reshape(1, *shape[-3:])
-        return transitions.expand(*batch, *shape[-3:]).reshape(-1, *shape[-3:])
+        return transitions.expand(*batch, *shape[-3:]).reshape(self._batch_shape.numel(), *shape[-3:])
 
     @property
     def log_partition(self) -> Tensor:
@@ -90,47 +92,46 @@ class LinearChain(Structure):
         edges = self._inference(native.EDGE_MARGINALS)[2]
         return edges.view(self._batch_shape + edges.shape[1:]).to(self._dtype)
 
-    def _compute(self, wanted: int) -> tuple[Tensor, ...]:
-        unary, transitions = self._potentials
+    def _compute(self, potentials: tuple[Tensor, ...], wanted: int) -> tuple[Tensor, ...]:
+        unary, transitions = potentials
         if native_serves(unary):
-            return _native_inference(self._potentials, self._lengths, (wanted, self._validate))
+            return _native_inference(potentials, self._lengths, (wanted, self._validate))
         self._check_plain()
         if selected_backend() == "paper" and wanted < native.EDGE_MARGINALS:
-            return (*paper.chain(unary, transitions, self._lengths), unary.new_empty(0))
+            return (*paper.chain(unary.double(), transitions.double(), self._lengths), unary.new_empty(0))
         return plain_inference(unary, transitions, self._lengths, wanted)
 
     def _check_plain(self) -> None:
         unary, transitions = _without_padding(*self._potentials, self._lengths)
         self._check_values(("unary", unary), ("transitions", transitions))
 
+    @property
+    def _states(self) -> int:
+        return self.unary.shape[-1]
+
     def _parts(self) -> list[tuple[Tensor, Tensor]]:
-        _, marginals, edge_marginals = self._inference(native.EDGE_MARGINALS)
-        unary, transitions = self._potentials
+        _, marginals, edge_marginals = self._inference(native.EDGE_MARGINALS, precise=True)
+        unary, transitions = (potentials.double() for potentials in self._potentials)
         return [(marginals, unary), (edge_marginals, transitions)]
 
-    def score(self, value: Tensor) -> Tensor:
-        """The score of state sequences value (*sample, *batch, n); positions beyond the length do not count."""
-        self._check_value(value)
-        unary, transitions = _without_padding(*self._potentials, self._lengths)
+    def _score(self, value: Tensor) -> Tensor:
+        unary, transitions = _double_without_padding(*self._potentials, self._lengths)
         batch, n, _ = unary.shape
         states = self._counted_states(value)
-        total = unary.expand(len(states), -1, -1, -1).gather(-1, states.unsqueeze(-1)).flatten(2).sum(2)
-        if n > 1:
-            sentence = torch.arange(batch, device=states.device).unsqueeze(1) % len(transitions)
-            step = torch.arange(n - 1, device=states.device) % transitions.shape[1]
-            pairs = transitions[sentence, step, states[..., :-1], states[..., 1:]]
-            if self._lengths is not None:
-                pairs = pairs.masked_fill(beyond(self._lengths, n)[:, 1:], 0.0)
-            total = total + pairs.sum(2)
-        sample_shape = value.shape[: value.dim() - len(self._batch_shape) - 1]
-        return total.view(sample_shape + self._batch_shape).to(self._dtype)
+        total = unary.expand(len(states), -1, -1, -1).gather(3, states.unsqueeze(3)).flatten(2).sum(2)
+        if n == 1:
+            return total
+        sentence = torch.arange(batch, device=states.device).unsqueeze(1) % len(transitions)
+        step = torch.arange(n - 1, device=states.device) % transitions.shape[1]
+        pairs = transitions[sentence, step, states[..., :-1], states[..., 1:]]
+        if self._lengths is not None:
+            pairs = pairs.masked_fill(beyond(self._lengths, n)[:, 1:], 0.0)
+        return total + pairs.sum(2)
 
     def _counted_states(self, value: Tensor) -> Tensor:
-        """value as (samples, B, n), zero beyond the lengths."""
-        batch, n, states = self._potentials[0].shape
-        value = value.reshape(-1, batch, n).to(torch.int64)
+        states = self._potentials[0].shape[2]
         if self._lengths is not None:
-            value = value.masked_fill(beyond(self._lengths, n), 0)
+            value = value.masked_fill(beyond(self._lengths, value.shape[2]), 0)
         if self._validate and value.numel() and readable(value):
             low, high = int(value.min()), int(value.max())
             if low < 0 or high >= states:
@@ -138,7 +139,7 @@ class LinearChain(Structure):
         return value
 
     def _is_structure(self, value: Tensor) -> Tensor:
-        return torch.ones((), dtype=torch.bool, device=value.device)
+        return torch.ones(value.shape[:2], dtype=torch.bool, device=value.device)
 
     def _best(self) -> Tensor:
         unary, transitions = (potentials.detach() for potentials in self._potentials)
@@ -168,18 +169,18 @@ class LinearChain(Structure):
 def plain_inference(
     unary: Tensor, transitions: Tensor, lengths: Tensor | None, wanted: int, _check: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log_partition (B), marginals (B, n, C), edge_marginals (B, n - 1, C, C); empty where not wanted."""
+    """log_partition (B), float64, marginals (B, n, C), edge_marginals (B, n - 1, C, C); empty where not wanted."""
     dtype, nothing = unary.dtype, unary.new_empty(0)
     unary, transitions = _double_without_padding(unary, transitions, lengths)
     log_partition, alphas = _filter(unary, transitions, lengths)
     if wanted == native.LOG_PARTITION:
-        return log_partition.to(dtype), nothing, nothing
+        return log_partition, nothing, nothing
     marginals, edge_marginals = _smooth(alphas, transitions, lengths)
     if wanted == native.MARGINALS:
-        return log_partition.to(dtype), torch.stack(marginals, 1).to(dtype), nothing
+        return log_partition, torch.stack(marginals, 1).to(dtype), nothing
     batch, n, states = unary.shape
     edges = torch.stack(edge_marginals, 1) if n > 1 else unary.new_empty(batch, 0, states, states)
-    return log_partition.to(dtype), torch.stack(marginals, 1).to(dtype), edges.to(dtype)
+    return log_partition, torch.stack(marginals, 1).to(dtype), edges.to(dtype)
 
 
 def _filter(unary: Tensor, transitions: Tensor, lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:

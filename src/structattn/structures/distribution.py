@@ -50,6 +50,8 @@ class Structure(Distribution):
 
     _potentials: tuple[Tensor, ...]
     """Flat over the batch: (B, ...) or, where all sentences share it, (1, ...)."""
+    _dtype: torch.dtype
+    """The caller's; results come in it."""
     _lengths: Tensor | None
     """Flat, int64, (B); None: all positions count."""
 
@@ -87,11 +89,12 @@ class Structure(Distribution):
         """The probability of every part; exactly 0 beyond a sentence's length."""
         raise NotImplementedError
 
-    def score(self, value: Tensor) -> Tensor:
-        """The sum of the potentials of the parts of value (*sample, *batch, n)."""
+    def _score(self, value: Tensor) -> Tensor:
+        """The scores (samples, B), in float64, of values (samples, B, n)."""
         raise NotImplementedError
 
     def _is_structure(self, value: Tensor) -> Tensor:
+        """Which values (samples, B, n) are structures of this distribution (samples, B)."""
         raise NotImplementedError
 
     def _best(self) -> Tensor:
@@ -104,24 +107,33 @@ class Structure(Distribution):
     def _draw(self, count: int) -> Tensor:
         raise NotImplementedError
 
-    def _compute(self, wanted: int) -> tuple[Tensor, ...]:
-        """log Z (B), the marginals and what else is wanted (native.LOG_PARTITION, ...), flat, as it was computed."""
+    def _compute(self, potentials: tuple[Tensor, ...], wanted: int) -> tuple[Tensor, ...]:
+        """log Z (B) in float64, the marginals and what else is wanted (native.LOG_PARTITION, ...), flat."""
         raise NotImplementedError
 
     def _parts(self) -> list[tuple[Tensor, Tensor]]:
-        """Pairs of (marginals, potentials) that broadcast to each other, flat over the batch."""
+        """Pairs of (marginals, potentials) in float64 that broadcast to each other, flat over the batch."""
         raise NotImplementedError
 
     # What follows.
 
-    def _inference(self, wanted: int) -> tuple[Tensor, ...]:
-        """_compute, kept: what is wanted may have been found already together with more."""
-        modes = (torch.is_grad_enabled(), selected_backend())
+    def _inference(self, wanted: int, precise: bool = False) -> tuple[Tensor, ...]:
+        """_compute, kept: what is wanted may have been found already together with more.
+
+        Sums of probability times potential cancel: for these, precise computes everything in float64.
+        """
+        potentials = tuple(p.double() for p in self._potentials) if precise else self._potentials
+        modes = (potentials[0].dtype, torch.is_grad_enabled(), selected_backend())
         for level in range(wanted, native.EDGE_MARGINALS + 1):
             if (level, *modes) in self._kept:
                 return self._kept[(level, *modes)]
-        self._kept[(wanted, *modes)] = results = self._compute(wanted)
+        self._kept[(wanted, *modes)] = results = self._compute(potentials, wanted)
         return results
+
+    def score(self, value: Tensor) -> Tensor:
+        """The sum of the potentials of value's parts (*sample, *batch); positions beyond the length do not count."""
+        flat, shape = self._flat_value(value)
+        return self._score(flat).view(shape).to(self._dtype)
 
     @property
     def mean(self) -> Tensor:
@@ -143,9 +155,10 @@ class Structure(Distribution):
             raise ValueError(f"k: expected a whole number of at least 1, got {k!r}")
         with torch.no_grad():
             values, possible = self._k_best(k)
-        values, possible = (result.view(self._batch_shape + result.shape[1:]) for result in (values, possible))
-        log_probs = self.score(values.movedim(-2, 0)) - self.log_partition.masked_fill(~possible[..., 0], 0.0)
-        return values, torch.where(possible, log_probs.movedim(0, -1), NEG_INF)
+        log_partition = self._inference(native.LOG_PARTITION)[0].unsqueeze(1)
+        log_probs = self._score(values.transpose(0, 1)).mT - log_partition.masked_fill(~possible, 0.0)
+        log_probs = torch.where(possible, log_probs.clamp_max(0.0), NEG_INF).to(self._dtype)
+        return values.view((*self._batch_shape, k, *self._event_shape)), log_probs.view(*self._batch_shape, k)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Independent draws (*sample_shape, *batch, n); zeros where no structure is possible."""
@@ -156,19 +169,28 @@ class Structure(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p(value) (*sample, *batch); -inf for what is no structure of this distribution."""
-        self._check_value(value)
-        log_partition = self.log_partition
+        flat, shape = self._flat_value(value)
+        log_partition = self._inference(native.LOG_PARTITION)[0]
         possible = log_partition != NEG_INF
+        log_prob = (self._score(flat) - log_partition.masked_fill(~possible, 0.0)).clamp_max(0.0)
         if self._validate:
-            possible = possible & self._is_structure(value)
-        return torch.where(possible, self.score(value) - log_partition.masked_fill(log_partition == NEG_INF, 0), NEG_INF)
+            possible = possible & self._is_structure(flat)
+        return torch.where(possible, log_prob, NEG_INF).view(shape).to(self._dtype)
 
-    def _check_value(self, value: Tensor) -> None:
-        shape = tuple(self._batch_shape + self._event_shape)
+    def _flat_value(self, value: Tensor) -> tuple[Tensor, torch.Size]:
+        """value (*sample, *batch, n), broadcast over the batch, as int64 (samples, B, n); and the shape (*sample, *batch)."""
+        n = self._event_shape[0]
         if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype == torch.bool:
             raise TypeError(f"value: expected a tensor of integers, got {_describe(value)}")
-        if value.dim() < len(shape) or tuple(value.shape[value.dim() - len(shape) :]) != shape:
-            raise ValueError(f"value: expected shape (*sample, {', '.join(map(str, shape))}), got {tuple(value.shape)}")
+        try:
+            shape = torch.broadcast_shapes(value.shape[:-1], self._batch_shape)
+        except RuntimeError:
+            shape = None
+        if value.dim() == 0 or value.shape[-1] != n or shape is None:
+            wanted = ", ".join(map(str, (*self._batch_shape, n)))
+            raise ValueError(f"value: expected shape (*sample, {wanted}), got {tuple(value.shape)}")
+        samples = shape[: len(shape) - len(self._batch_shape)].numel()
+        return value.expand(*shape, n).reshape(samples, self._batch_shape.numel(), n).to(torch.int64), shape
 
     def entropy(self) -> Tensor:
         """-E log p (*batch), in nats; 0 where no structure is possible."""
@@ -181,20 +203,24 @@ class Structure(Distribution):
 
     def _cross_entropy(self, q: Self) -> Tensor:
         expected = self._expected([potentials for _, potentials in q._parts()])
-        possible = self.log_partition.reshape(-1) != NEG_INF
-        log_partition = q.log_partition.reshape(-1)
+        possible = self._inference(native.LOG_PARTITION, precise=True)[0] != NEG_INF
+        log_partition = q._inference(native.LOG_PARTITION, precise=True)[0]
         # q without any structure has log Z = -inf, and -log q is +inf, as is -expected then.
         log_partition = log_partition.masked_fill(log_partition == NEG_INF, 0.0)
-        return torch.where(possible, log_partition - expected, 0.0).view(self._batch_shape)
+        return self._finish(torch.where(possible, log_partition - expected, 0.0))
 
     def _kl_divergence(self, q: Self) -> Tensor:
         mine, other = ([potentials for _, potentials in d._parts()] for d in (self, q))
         # A part that p forbids does not count; -inf - -inf must not arise.
         difference = [a.masked_fill(a == NEG_INF, 0.0) - b for a, b in zip(mine, other, strict=True)]
-        possible = self.log_partition.reshape(-1) != NEG_INF
-        log_ratio = q.log_partition.reshape(-1) - self.log_partition.reshape(-1).masked_fill(~possible, 0.0)
+        own, others = (d._inference(native.LOG_PARTITION, precise=True)[0] for d in (self, q))
+        possible = own != NEG_INF
+        log_ratio = others - own.masked_fill(~possible, 0.0)
         log_ratio = log_ratio.masked_fill(log_ratio == NEG_INF, 0.0)
-        return torch.where(possible, self._expected(difference) + log_ratio, 0.0).view(self._batch_shape)
+        return self._finish(torch.where(possible, self._expected(difference) + log_ratio, 0.0))
+
+    def _finish(self, result: Tensor) -> Tensor:
+        return result.view(self._batch_shape).to(self._dtype)
 
     def _expected(self, potentials: list[Tensor]) -> Tensor:
         """<potentials, marginals> (B), where a part of probability 0 counts 0 whatever its potential."""
@@ -206,17 +232,16 @@ class Structure(Distribution):
     def _check_same_space(self, q: Any) -> None:
         if type(q) is not type(self):
             raise TypeError(f"q: expected a {type(self).__name__}, got {_describe(q)}")
-        for name in ("batch_shape", "event_shape", "_variant"):
-            if getattr(self, name) != getattr(q, name):
-                raise ValueError(f"q: expected {name.strip('_')} {getattr(self, name)}, got {getattr(q, name)}")
+        for name, attribute in (("batch_shape", "batch_shape"), ("event_shape", "event_shape"), self._variant):
+            mine, other = getattr(self, attribute), getattr(q, attribute)
+            if mine != other:
+                raise ValueError(f"q: expected {name} {mine}, got {other}")
         mine, other = (d._full_lengths() for d in (self, q))
         if readable(mine) and not torch.equal(mine, other):
             raise ValueError("q: expected the same lengths as this distribution's, got others")
 
-    @property
-    def _variant(self) -> Any:
-        """What else must agree for two distributions to be over the same structures."""
-        return None
+    _variant: ClassVar[tuple[str, str]]
+    """What else must agree for two distributions to be over the same structures: its name and its attribute."""
 
     def _full_lengths(self) -> Tensor:
         if self._lengths is not None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from structattn.kernels import native
-from structattn.kernels.plain import NEG_INF, draw, log_sum
+from structattn.kernels.plain import NEG_INF, draw, log_sum, zero_from
 from structattn.structures import arborescence
 from structattn.structures.tree import DependencyTree, column_maxima, mask_unusable
 
@@ -42,9 +42,9 @@ class NonProjectiveTree(DependencyTree):
     -inf forbids an arc.
     """
 
-    def _compute(self, wanted: int) -> tuple[Tensor, ...]:
+    def _compute(self, potentials: tuple[Tensor, ...], wanted: int) -> tuple[Tensor, ...]:
         self._masked()
-        return plain_inference(self._potentials[0], self._lengths, self.single_root, wanted)
+        return plain_inference(potentials[0], self._lengths, self.single_root, wanted)
 
     def _best(self) -> Tensor:
         arcs = self._masked()
@@ -53,7 +53,7 @@ class NonProjectiveTree(DependencyTree):
 
     def _k_best(self, k: int) -> tuple[Tensor, Tensor]:
         ranked = [arborescence.k_best_heads(s, self.single_root, k) for s in self._sentences(self._masked())]
-        exists = torch.tensor([[rank < len(trees) for rank in range(k)] for trees in ranked]).view(-1, k)
+        exists = torch.tensor([[rank < len(trees) for rank in range(k)] for trees in ranked], dtype=torch.bool).view(-1, k)
         columns = [self._padded([t[rank] if rank < len(t) else None for t in ranked]) for rank in range(k)]
         return torch.stack(columns, 1), exists.to(self.arcs.device)
 
@@ -88,17 +88,17 @@ class NonProjectiveTree(DependencyTree):
 def plain_inference(
     arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int
 ) -> tuple[Tensor, Tensor]:
-    """log_partition (B) and marginals (B, n, n), empty where not wanted; float64 inside."""
+    """log_partition (B), float64, and marginals (B, n, n), empty where not wanted."""
 
     def log_partition(arcs: Tensor) -> Tensor:
         arcs = mask_unusable(arcs.double(), lengths)
         shift = column_maxima(arcs)
-        return eliminate(arcs - shift.unsqueeze(1), lengths, single_root) + shift.sum(1)
+        return eliminate(arcs - shift.unsqueeze(1), lengths, single_root) + shift.sum(1) + zero_from(arcs)
 
     if wanted == native.LOG_PARTITION:
-        return log_partition(arcs).to(arcs.dtype), arcs.new_empty(0)
+        return log_partition(arcs), arcs.new_empty(0)
     result, pull_back = torch.func.vjp(log_partition, arcs)
-    return result.to(arcs.dtype), pull_back(torch.ones_like(result))[0]
+    return result, pull_back(torch.ones_like(result))[0]
 
 
 def eliminate(arcs: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor:
@@ -113,7 +113,7 @@ def eliminate(arcs: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor
         totals = log_sum(arcs[:, 1:] if single_root else arcs, 1)
         k = totals.detach().masked_fill(~left, NEG_INF).argmax(1)
         k = torch.where(left.gather(1, k.unsqueeze(1)).squeeze(1), k, left.long().argmax(1))
-        here = torch.nn.functional.one_hot(k, n).bool() & left
+        here = (torch.arange(n, device=arcs.device) == k.unsqueeze(1)) & left
         total = _pick(totals, here)
         if single_root:
             is_last = left.sum(1) == 1
@@ -121,7 +121,8 @@ def eliminate(arcs: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor
         log_partition = log_partition + torch.where(here.any(1), total, 0.0)
         arcs = _without_word(arcs, k, here, total)
         left = left & ~here
-    return log_partition
+    # Without a tree the factors that are not zero must not have gradients.
+    return log_partition.masked_fill(log_partition == NEG_INF, NEG_INF)
 
 
 def _without_word(arcs: Tensor, k: Tensor, here: Tensor, total: Tensor) -> Tensor:

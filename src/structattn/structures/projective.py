@@ -25,7 +25,7 @@ from torch import Tensor
 from structattn import paper
 from structattn.kernels import native, native_serves, operators, selected_backend
 from structattn.kernels.gradients import differentiable, direct_or_operator
-from structattn.kernels.plain import NEG_INF, Best, Draw, KBest, LogSum, Sum
+from structattn.kernels.plain import NEG_INF, Best, Draw, KBest, LogSum, Sum, zero_from
 from structattn.structures.tree import DependencyTree, column_maxima, mask_unusable
 
 _CELLS_AT_ONCE = 1 << 24
@@ -44,13 +44,13 @@ class ProjectiveTree(DependencyTree):
     -inf forbids an arc.
     """
 
-    def _compute(self, wanted: int) -> tuple[Tensor, ...]:
-        (arcs,) = self._potentials
+    def _compute(self, potentials: tuple[Tensor, ...], wanted: int) -> tuple[Tensor, ...]:
+        (arcs,) = potentials
         if native_serves(arcs):
-            return _native_inference(self._potentials, self._lengths, (self.single_root, wanted, self._validate))
+            return _native_inference(potentials, self._lengths, (self.single_root, wanted, self._validate))
         self._masked()
         if selected_backend() == "paper":
-            return paper.projective(arcs, self._lengths, self.single_root)
+            return paper.projective(arcs.double(), self._lengths, self.single_root)
         return plain_inference(arcs, self._lengths, self.single_root, wanted)
 
     def _best(self) -> Tensor:
@@ -76,8 +76,9 @@ class ProjectiveTree(DependencyTree):
 
     def _marked_heads(self, arcs: Tensor, lengths: Tensor | None, total: Sum) -> tuple[Tensor, Tensor]:
         """The heads (B, K, n) that the gradient of each of the K totals marks, and which of them (B, K) are a tree."""
-        with torch.enable_grad():
-            arcs = arcs.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            # Copies: what comes from inference mode can not be saved for a gradient.
+            arcs, lengths = arcs.detach().clone().requires_grad_(), None if lengths is None else lengths.clone()
             totals = inside(arcs, lengths, self.single_root, total)
             marked = [torch.autograd.grad(column.sum(), arcs, retain_graph=True)[0] for column in totals.unbind(1)]
         heads = torch.stack([marks.argmax(1) for marks in marked], 1)
@@ -89,15 +90,13 @@ class ProjectiveTree(DependencyTree):
         word = torch.arange(heads.shape[2], device=heads.device)
         left, right = torch.minimum(heads, word).unsqueeze(3), torch.maximum(heads, word).unsqueeze(3)
         crosses = (left < left.mT) & (left.mT < right) & (right < right.mT)
-        no_crossing = ~crosses.flatten(2).any(2)
-        valid = super()._is_structure(value)
-        return valid & no_crossing.view(valid.shape)
+        return super()._is_structure(value) & ~crosses.any(3).any(2)
 
 
 def plain_inference(
     arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, _check: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """log_partition (B) and marginals (B, n, n), empty where not wanted, in plain torch; float64 inside."""
+    """log_partition (B), float64, and marginals (B, n, n), empty where not wanted, in plain torch."""
 
     def log_partition(arcs: Tensor) -> Tensor:
         arcs = mask_unusable(arcs.double(), lengths)
@@ -105,16 +104,16 @@ def plain_inference(
         return inside(arcs - shift.unsqueeze(1), lengths, single_root, LogSum())[:, 0] + shift.sum(1)
 
     if wanted == native.LOG_PARTITION:
-        return log_partition(arcs).to(arcs.dtype), arcs.new_empty(0)
+        return log_partition(arcs), arcs.new_empty(0)
     result, pull_back = torch.func.vjp(log_partition, arcs)
-    return result.to(arcs.dtype), pull_back(torch.ones_like(result))[0]
+    return result, pull_back(torch.ones_like(result))[0]
 
 
 def inside(arcs: Tensor, lengths: Tensor | None, single_root: bool, total: Sum) -> Tensor:
     """The total (B, K) over the trees of each sentence; arcs (B, n, n) are -inf where they can not be used."""
     batch, n, _ = arcs.shape
     single = arcs.new_full((batch, n, 1, total.width), NEG_INF)
-    single[..., 0] = 0.0  # a word alone is one structure
+    single[..., 0] = zero_from(arcs).view(-1, 1, 1)  # a word alone is one structure
     right_by_first = right_by_last = left_by_first = left_by_last = single  # complete
     right_arc_by_first = left_arc_by_last = single[:, :, :0]  # incomplete, from width 1 on
     for w in range(1, n):

@@ -15,6 +15,8 @@ from structattn.structures.distribution import Structure, beyond, check_potentia
 class DependencyTree(Structure):
     """Base class: arcs (*batch, n, n), values are heads (*batch, n)."""
 
+    _variant = ("single_root", "single_root")
+
     arcs: Tensor
     single_root: bool
 
@@ -32,7 +34,7 @@ class DependencyTree(Structure):
         *batch, n, _ = arcs.shape
         self._set_up(torch.Size(batch), torch.Size((n,)), lengths, validate_args)
         self._dtype = arcs.dtype
-        self._potentials = (arcs.to(computed_in(arcs.dtype)).reshape(-1, n, n),)
+        self._potentials = (arcs.to(computed_in(arcs.dtype)).reshape(self._batch_shape.numel(), n, n),)
 
     @property
     def log_partition(self) -> Tensor:
@@ -45,27 +47,20 @@ class DependencyTree(Structure):
         return self._inference(native.MARGINALS)[1].view(self.arcs.shape).to(self._dtype)
 
     def _parts(self) -> list[tuple[Tensor, Tensor]]:
-        return [(self._inference(native.MARGINALS)[1], self._potentials[0])]
+        return [(self._inference(native.MARGINALS, precise=True)[1], self._potentials[0].double())]
 
-    @property
-    def _variant(self) -> bool:
-        return self.single_root
-
-    def score(self, value: Tensor) -> Tensor:
-        """The score of head sequences value (*sample, *batch, n); value[..., 0] does not count."""
-        self._check_value(value)
+    def _score(self, value: Tensor) -> Tensor:
         heads, counts = self._counted_heads(value)
         scores = self._potentials[0].expand(len(heads), -1, -1, -1).gather(2, heads.unsqueeze(2)).squeeze(2)
-        sample_shape = value.shape[: value.dim() - len(self._batch_shape) - 1]
-        return torch.where(counts, scores, 0.0).sum(2).view(sample_shape + self._batch_shape).to(self._dtype)
+        return torch.where(counts, scores, 0.0).double().sum(2)
 
     def _counted_heads(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """value as (samples, B, n), zero where it does not count, and (1 or B, n): where it counts."""
-        batch, n, _ = self._potentials[0].shape
+        """value with zeros where it does not count, and where it counts (1 or B, n)."""
+        n = value.shape[2]
         counts = (torch.arange(n, device=value.device) > 0).unsqueeze(0)
         if self._lengths is not None:
             counts = counts & ~beyond(self._lengths, n)
-        heads = value.reshape(-1, batch, n).to(torch.int64).masked_fill(~counts, 0)
+        heads = value.masked_fill(~counts, 0)
         if self._validate and heads.numel() and readable(heads):
             low, high = int(heads.min()), int(heads.max())
             if low < 0 or high >= n:
@@ -83,7 +78,7 @@ class DependencyTree(Structure):
         if self.single_root:
             roots = ((heads == 0) & counts).sum(2)
             valid &= roots == counts.any(1).long()
-        return valid.view(value.shape[: value.dim() - len(self._batch_shape) - 1] + self._batch_shape)
+        return valid
 
     def _masked(self) -> Tensor:
         """The arcs in float64, -inf where they can not be used: column 0, the diagonal, beyond the lengths."""

@@ -1,0 +1,52 @@
+# `make demo` and `make test` are all the set-up there is: each first brings .venv up to date.
+
+PYTHON ?= python3
+BIN := .venv/bin
+NATIVE := $(wildcard src/structattn/kernels/native/*)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test check format docs bench sanitize clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+setup: .venv/up-to-date ## install everything that is needed into .venv (nothing to do: nothing done)
+
+# Debian without python3-venv has no ensurepip; pip can fill an environment from outside.
+.venv/bin/python:
+	$(PYTHON) -m venv .venv 2>/dev/null || \
+	  { $(PYTHON) -m venv --without-pip .venv && $(PYTHON) -m pip --python .venv/bin/python install -q pip; }
+
+# torch comes first and by its exact pin: any other request may bring gigabytes of CUDA.
+.venv/up-to-date: .venv/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+	@echo "setting up .venv (once, and again when its ingredients change)"
+	$(BIN)/pip install -q -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt) numpy
+	$(BIN)/pip install -q -c constraints.txt scikit-build-core cmake ninja
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e ".[test,check,docs]"
+	@touch $@
+
+demo: setup ## chain and tree inference, with a picture in the terminal
+	$(BIN)/python examples/demo.py
+
+test: setup ## all tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: setup docs ## style, types, C++ format, documentation
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror src/structattn/kernels/native/*.cpp src/structattn/kernels/native/*.h
+
+format: setup ## put Python and C++ into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i src/structattn/kernels/native/*.cpp src/structattn/kernels/native/*.h
+
+docs: setup ## the documentation, into docs/_build/html; a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+bench: setup ## speed against softmax and whatever peers are installed
+	$(BIN)/structattn bench
+
+clean: ## remove what is built, and .venv
+	rm -rf .venv build docs/_build .pytest_cache .mypy_cache .ruff_cache
