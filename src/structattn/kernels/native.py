@@ -80,11 +80,16 @@ Allocate = Callable[..., Tensor]
 """torch.empty, or torch.zeros where an output may not hold cells that nobody wrote."""
 
 
-def _workspace(allocate: Allocate | None, saved_size: Callable[..., int], *shape: int) -> Tensor:
-    size = saved_size(*shape) if allocate else 0
+def workspace_size(kernel: str, *shape: int) -> int:
+    """How many float64 numbers the forward function of "chain" (B, n, C) or "projective" (B, n) saves."""
+    size = getattr(library(), f"structattn_{kernel}_saved_size")(*shape)
     if size < 0:
         raise ValueError(f"potentials: a batch of shape {shape} is too large for 64-bit indices")
-    return (allocate or torch.empty)(size, dtype=torch.float64)
+    return size
+
+
+def _workspace(allocate: Allocate | None, kernel: str, *shape: int) -> Tensor:
+    return (allocate or torch.empty)(workspace_size(kernel, *shape) if allocate else 0, dtype=torch.float64)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -122,7 +127,7 @@ def chain_forward(
     log_partition = unary.new_empty(batch)
     marginals = torch.empty_like(unary) if wanted >= MARGINALS else unary.new_empty(0)
     edge_marginals = unary.new_empty((batch, max(n - 1, 0), states, states) if wanted >= EDGE_MARGINALS else 0)
-    saved = _workspace(allocate, loaded.structattn_chain_saved_size, batch, n, states)
+    saved = _workspace(allocate, "chain", batch, n, states)
     status = loaded.structattn_chain_forward(
         unary.dtype == torch.float64,
         batch,
@@ -214,7 +219,7 @@ def projective_forward(
     batch, n, _ = arcs.shape
     log_partition = arcs.new_empty(batch)
     marginals = torch.empty_like(arcs) if wanted >= MARGINALS else arcs.new_empty(0)
-    saved = _workspace(allocate, loaded.structattn_projective_saved_size, batch, n)
+    saved = _workspace(allocate, "projective", batch, n)
     status = loaded.structattn_projective_forward(
         arcs.dtype == torch.float64,
         batch,

@@ -29,7 +29,7 @@ def _(unary: Tensor, transitions: Tensor, lengths: Tensor | None, wanted: int, c
         unary.new_empty(batch),
         unary.new_empty((batch, n, states) if wanted >= native.MARGINALS else 0),
         unary.new_empty(edges if wanted >= native.EDGE_MARGINALS else 0),
-        _fake_workspace(unary),
+        _fake_workspace("chain", unary),
     )
 
 
@@ -64,7 +64,7 @@ def projective(
 @projective.register_fake
 def _(arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, check: bool) -> Any:
     marginals = arcs.new_empty(arcs.shape if wanted >= native.MARGINALS else 0)
-    return arcs.new_empty(arcs.shape[0]), marginals, _fake_workspace(arcs)
+    return arcs.new_empty(arcs.shape[0]), marginals, _fake_workspace("projective", arcs[:, 0])
 
 
 @custom_op("structattn::projective_gradient", mutates_args=(), device_types="cpu")
@@ -107,9 +107,12 @@ def _(arcs: Tensor, *_: Any) -> Tensor:
     return arcs.new_empty(arcs.shape[:2], dtype=torch.int64)
 
 
-def _fake_workspace(potentials: Tensor) -> Tensor:
-    # How much a kernel saves is its own affair: a size that only the running graph knows.
-    return potentials.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.float64)
+def _fake_workspace(kernel: str, like: Tensor) -> Tensor:
+    # How much a kernel saves is its own affair: for symbolic shapes, a size that only the running graph knows.
+    shape = tuple(like.shape)
+    known = all(isinstance(size, int) for size in shape)
+    size = native.workspace_size(kernel, *shape) if known else torch.library.get_ctx().new_dynamic_size()
+    return like.new_empty(size, dtype=torch.float64)
 
 
 def _register_gradient(operator: Any, gradient: Any, count: int) -> None:

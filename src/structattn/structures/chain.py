@@ -23,7 +23,7 @@ from torch import Tensor
 from structattn import paper
 from structattn.kernels import native, native_serves, operators, selected_backend
 from structattn.kernels.gradients import differentiable, direct_or_operator
-from structattn.kernels.plain import NEG_INF, draw, log_sum, softmax
+from structattn.kernels.plain import NEG_INF, draw, log_sum, softmax, zero_from
 from structattn.structures.distribution import Structure, beyond, check_potentials, computed_in, readable
 
 
@@ -185,7 +185,7 @@ def plain_inference(
 
 def _filter(unary: Tensor, transitions: Tensor, lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
     """log Z, and alpha_t (B, C) for every t; beyond a sentence's length alpha stays what it was at its last position."""
-    log_partition = unary.new_zeros(len(unary))
+    log_partition = zero_from(unary) + zero_from(transitions)
     alphas: list[Tensor] = []
     for t, scores in enumerate(unary.unbind(1)):
         if t > 0:

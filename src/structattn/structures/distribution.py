@@ -60,7 +60,8 @@ class Structure(Distribution):
     ) -> None:
         # Distribution.__init__ walks over constraints, which costs more than a small kernel.
         self._batch_shape, self._event_shape = batch_shape, event_shape
-        self._validate = Distribution._validate_args if validate_args is None else validate_args
+        # torch.compile turns Distribution's own default off for the whole process, without being asked.
+        self._validate = validate_args is not False
         self._kept: dict[Any, Any] = {}
         self.lengths = lengths
         self._lengths = None if lengths is None else self._flat_lengths(lengths)

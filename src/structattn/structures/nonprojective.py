@@ -27,7 +27,7 @@ from torch import Tensor
 from structattn.kernels import native
 from structattn.kernels.plain import NEG_INF, draw, log_sum, zero_from
 from structattn.structures import arborescence
-from structattn.structures.tree import DependencyTree, column_maxima, mask_unusable
+from structattn.structures.tree import DependencyTree, infer_by_gradient
 
 
 class NonProjectiveTree(DependencyTree):
@@ -89,16 +89,7 @@ def plain_inference(
     arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int
 ) -> tuple[Tensor, Tensor]:
     """log_partition (B), float64, and marginals (B, n, n), empty where not wanted."""
-
-    def log_partition(arcs: Tensor) -> Tensor:
-        arcs = mask_unusable(arcs.double(), lengths)
-        shift = column_maxima(arcs)
-        return eliminate(arcs - shift.unsqueeze(1), lengths, single_root) + shift.sum(1) + zero_from(arcs)
-
-    if wanted == native.LOG_PARTITION:
-        return log_partition(arcs), arcs.new_empty(0)
-    result, pull_back = torch.func.vjp(log_partition, arcs)
-    return result, pull_back(torch.ones_like(result))[0]
+    return infer_by_gradient(arcs, lengths, wanted, lambda arcs: eliminate(arcs, lengths, single_root))
 
 
 def eliminate(arcs: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor:
@@ -108,7 +99,7 @@ def eliminate(arcs: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor
     left[:, 0] = False
     if lengths is not None:
         left = left & (torch.arange(n, device=arcs.device) < lengths.unsqueeze(1))
-    log_partition = arcs.new_zeros(batch)
+    log_partition = zero_from(arcs)
     for _ in range(1, n):
         totals = log_sum(arcs[:, 1:] if single_root else arcs, 1)
         k = totals.detach().masked_fill(~left, NEG_INF).argmax(1)

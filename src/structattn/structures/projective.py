@@ -26,10 +26,10 @@ from structattn import paper
 from structattn.kernels import native, native_serves, operators, selected_backend
 from structattn.kernels.gradients import differentiable, direct_or_operator
 from structattn.kernels.plain import NEG_INF, Best, Draw, KBest, LogSum, Sum, zero_from
-from structattn.structures.tree import DependencyTree, column_maxima, mask_unusable
+from structattn.structures.tree import DependencyTree, infer_by_gradient
 
 _CELLS_AT_ONCE = 1 << 24
-"""How many chart cells sampling may build together: 128 MiB."""
+"""How many sums of two chart cells sampling may keep for its gradient: a few times 128 MiB."""
 
 
 class ProjectiveTree(DependencyTree):
@@ -65,7 +65,7 @@ class ProjectiveTree(DependencyTree):
     def _draw(self, count: int) -> Tensor:
         arcs = self._masked()
         batch, n, _ = arcs.shape
-        together = max(1, _CELLS_AT_ONCE // max(1, 6 * batch * n * n))
+        together = max(1, _CELLS_AT_ONCE // max(1, batch * n**3))
         drawn = []
         for start in range(0, count, together):
             size = min(together, count - start)
@@ -97,16 +97,7 @@ def plain_inference(
     arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, _check: bool = False
 ) -> tuple[Tensor, Tensor]:
     """log_partition (B), float64, and marginals (B, n, n), empty where not wanted, in plain torch."""
-
-    def log_partition(arcs: Tensor) -> Tensor:
-        arcs = mask_unusable(arcs.double(), lengths)
-        shift = column_maxima(arcs)
-        return inside(arcs - shift.unsqueeze(1), lengths, single_root, LogSum())[:, 0] + shift.sum(1)
-
-    if wanted == native.LOG_PARTITION:
-        return log_partition(arcs), arcs.new_empty(0)
-    result, pull_back = torch.func.vjp(log_partition, arcs)
-    return result, pull_back(torch.ones_like(result))[0]
+    return infer_by_gradient(arcs, lengths, wanted, lambda arcs: inside(arcs, lengths, single_root, LogSum())[:, 0])
 
 
 def inside(arcs: Tensor, lengths: Tensor | None, single_root: bool, total: Sum) -> Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from structattn.kernels import native
-from structattn.kernels.plain import NEG_INF
+from structattn.kernels.plain import NEG_INF, zero_from
 from structattn.structures.distribution import Structure, beyond, check_potentials, computed_in, readable
 
 
@@ -107,10 +108,22 @@ def mask_unusable(arcs: Tensor, lengths: Tensor | None) -> Tensor:
     return arcs.masked_fill(unusable, NEG_INF)
 
 
-def column_maxima(arcs: Tensor) -> Tensor:
-    """(B, n) the best score that each word can get, 0 where it can get none.
+def infer_by_gradient(
+    arcs: Tensor, lengths: Tensor | None, wanted: int, total: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """log_partition (B), float64, and marginals (B, n, n), its gradient; empty where not wanted.
 
-    Subtracting a constant from a word's column changes no marginal, whatever the constant: no gradient is due.
+    total(arcs) is log Z (B) of arcs that are at most 0, and -inf where they can not be used.
     """
-    best = arcs.detach().amax(1)
-    return best.masked_fill(best == NEG_INF, 0.0)
+
+    def log_partition(arcs: Tensor) -> Tensor:
+        usable = mask_unusable(arcs.double(), lengths)
+        # Subtracting a constant from a word's column changes no marginal, whatever the constant: no gradient is due.
+        best = usable.detach().amax(1)
+        best = best.masked_fill(best == NEG_INF, 0.0)
+        return total(usable - best.unsqueeze(1)) + best.sum(1)
+
+    if wanted == native.LOG_PARTITION:
+        return log_partition(arcs), arcs.new_empty(0)
+    result, pull_back = torch.func.vjp(log_partition, arcs)
+    return result, pull_back(torch.ones_like(result))[0] + zero_from(arcs).view(-1, 1, 1)

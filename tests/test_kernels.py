@@ -1,0 +1,169 @@
+"""The native kernels against the plain-torch path, which the laws hold against enumeration."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import structattn as sa
+from structattn.kernels import native, operators
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="built without the native kernels")
+
+TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-6}, torch.float64: {"rtol": 1e-9, "atol": 1e-11}}
+
+
+@pytest.fixture
+def _poisoned_memory():
+    """Fresh memory holds NaN: a result that nobody wrote shows."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def lengths_up_to(n, batch):
+    return torch.randint(0, n + 1, (batch,)).index_fill(0, torch.tensor([0]), n) if batch else torch.zeros(0).long()
+
+
+def forbid(potentials, share=0.3):
+    return potentials.masked_fill(torch.rand_like(potentials) < share, -torch.inf)
+
+
+def everything(distribution, leaves, names):
+    """Results, and the gradient of a random combination of them, as float64."""
+    torch.manual_seed(5)
+    results = [getattr(distribution, name) for name in names]
+    weights = [torch.randn(result.shape, dtype=torch.double) for result in results]
+    total = sum((r.masked_fill(r == -torch.inf, 0) * w).sum() for r, w in zip(results, weights, strict=True))
+    gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
+    return [tensor.detach().double() for tensor in (*results, *gradients)]
+
+
+def same_natively(make, leaves, names, dtype):
+    leaves = [leaf.to(dtype).requires_grad_() for leaf in leaves]
+    with sa.backend("native"):
+        ours = everything(make(*leaves), leaves, names)
+    with sa.backend("plain"):
+        reference = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        expected = everything(make(*reference), reference, names)
+    for actual, wanted, name in zip(ours, expected, [*names, *("gradient" for _ in leaves)], strict=True):
+        scale = wanted[wanted.isfinite()].abs().max().clamp_min(1) if wanted.isfinite().any() else 1
+        tolerance = TOLERANCE[dtype] | {"atol": TOLERANCE[dtype]["atol"] * float(scale)}
+        assert_close(actual, wanted, **tolerance, msg=lambda m, name=name: f"{name}: {m}")
+
+
+LAYOUTS = {
+    "none": None,
+    "shared": lambda b, n, c: (c, c),
+    "per step": lambda b, n, c: (n - 1, c, c),
+    "per chain": lambda b, n, c: (b, 1, c, c),
+    "full": lambda b, n, c: (b, n - 1, c, c),
+}
+
+
+@pytest.mark.usefixtures("_poisoned_memory")
+@pytest.mark.parametrize("names", [["log_partition"], ["marginals"], ["log_partition", "edge_marginals"]], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(("batch", "n", "states"), [(1, 1, 1), (3, 2, 2), (37, 9, 2), (17, 6, 5), (5, 4, 33)])
+def test_chains(batch, n, states, dtype, layout, names):
+    torch.manual_seed(batch * n + states)
+    for scale, share, with_lengths in ((1, 0, False), (1, 0.2, True), (100, 0.1, True)):
+        leaves = [forbid(torch.randn(batch, n, states, dtype=torch.double) * scale, share)]
+        if LAYOUTS[layout]:
+            leaves.append(forbid(torch.randn(LAYOUTS[layout](batch, n, states), dtype=torch.double) * scale, share / 3))
+        lengths = lengths_up_to(n, batch) if with_lengths else None
+        leaves = [leaf.float() for leaf in leaves]  # the same numbers for both precisions
+
+        def make(unary, transitions=None, lengths=lengths):
+            if transitions is None:
+                return sa.LinearChain(unary + 0, None, lengths)
+            return sa.LinearChain(unary, transitions, lengths)
+
+        same_natively(make, leaves, names, dtype)
+
+
+@pytest.mark.usefixtures("_poisoned_memory")
+@pytest.mark.parametrize("names", [["log_partition"], ["marginals"], ["log_partition", "marginals"]], ids=str)
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(("batch", "n"), [(1, 1), (1, 2), (9, 3), (20, 7), (3, 13), (1, 22)])
+def test_projective_trees(batch, n, dtype, single_root, names):
+    torch.manual_seed(batch * n)
+    for scale, share, with_lengths in ((1, 0, False), (1, 0.3, True), (300, 0.3, True)):
+        arcs = forbid(torch.randn(batch, n, n) * scale, share)
+        lengths = lengths_up_to(n, batch) if with_lengths else None
+        same_natively(lambda arcs, ls=lengths: sa.ProjectiveTree(arcs, ls, single_root), [arcs], names, dtype)
+
+
+def test_best_structures():
+    for scale in (1.0, 300.0):
+        unary, transitions = forbid(torch.randn(40, 11, 5) * scale, 0.1), forbid(torch.randn(5, 5) * scale, 0.1)
+        arcs, lengths = forbid(torch.randn(40, 11, 11) * scale, 0.2), lengths_up_to(11, 40)
+        for d in (
+            sa.LinearChain(unary, transitions, lengths),
+            sa.ProjectiveTree(arcs, lengths),
+            sa.ProjectiveTree(arcs, lengths, single_root=True),
+        ):
+            with sa.backend("plain"):
+                expected = d.mode
+            assert d.mode.equal(expected)
+
+
+@pytest.mark.parametrize("n", [12, 33])
+def test_results_do_not_depend_on_threads_or_company(n):
+    """A sentence's bits are the same in every batch and at every thread count."""
+    arcs, unary = torch.randn(21, n, n), torch.randn(70, n, 2)
+    transitions, threads = torch.randn(2, 2), torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            leaves = [leaf.clone().requires_grad_() for leaf in (arcs, unary, transitions)]
+            total = sa.ProjectiveTree(leaves[0]).marginals.square().sum()
+            total = total + sa.LinearChain(leaves[1], leaves[2]).marginals.square().sum()
+            results.append(torch.autograd.grad(total, leaves))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(a.equal(b) for a, b in zip(results[0], other, strict=True))
+    alone = torch.stack([sa.ProjectiveTree(sentence).marginals for sentence in arcs])
+    assert alone.equal(sa.ProjectiveTree(arcs).marginals)
+
+
+def test_registered_operators_keep_torchs_rules():
+    unary, transitions = torch.randn(3, 4, 2, requires_grad=True), torch.randn(1, 1, 2, 2, requires_grad=True)
+    arcs, lengths = torch.randn(3, 5, 5, requires_grad=True), torch.tensor([5, 2, 0])
+    for wanted in (native.LOG_PARTITION, native.MARGINALS, native.EDGE_MARGINALS):
+        torch.library.opcheck(operators.chain, (unary, transitions, None, wanted, True))
+    for wanted in (native.LOG_PARTITION, native.MARGINALS):
+        torch.library.opcheck(operators.projective, (arcs, lengths, True, wanted, True))
+    torch.library.opcheck(operators.chain_viterbi, (unary.detach(), transitions.detach(), None, True))
+    torch.library.opcheck(operators.projective_viterbi, (arcs.detach(), lengths, False, True))
+
+
+def test_a_compiled_graph_checks_values_when_it_runs():
+    compiled = torch.compile(lambda arcs: sa.ProjectiveTree(arcs).marginals, fullgraph=True)
+    good = torch.randn(2, 4, 4)
+    assert_close(compiled(good), sa.ProjectiveTree(good).marginals)
+    with pytest.raises(ValueError, match="arcs: expected finite scores"):
+        compiled(good.index_fill(1, torch.tensor([1]), torch.nan))
+
+
+def test_without_the_library_plain_torch_serves_with_one_warning():
+    program = """
+import importlib.util, warnings
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name.endswith("_native") else find(name, *rest)
+import torch, structattn as sa
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        assert sa.ProjectiveTree(torch.zeros(5, 5)).log_partition.exp().round() == 55
+messages = [str(w.message) for w in caught if "plain torch" in str(w.message)]
+assert len(messages) == 1 and "g++" in messages[0], messages
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
