@@ -1,8 +1,11 @@
 """Makes a native forward function and its native backward function differentiable to any order, everywhere.
 
 The first derivative is native. Higher ones, and forward-mode derivatives, differentiate the plain-torch function that
-computes the same thing. In eager mode a ``torch.autograd.Function`` calls the library directly (the dispatcher would
-cost as much as a small kernel); compiled graphs, fake tensors and tracers get the registered operators.
+computes the same thing. There are three ways in:
+
+    eager                               Direct: the library is called straight from a torch.autograd.Function
+    torch.func, forward mode            Inference, Gradient: the same with torch's rules for transforms, 100 us slower
+    compiled graphs, fakes, tracers     the registered operators (operators.py)
 """
 
 from __future__ import annotations
@@ -122,14 +125,34 @@ def differentiable(
             split = [r.unflatten(0, (info.batch_size, -1)) if a else r for r, a in zip(results, asked_for, strict=True)]
             return (*split, saved), (*(0 if a else None for a in asked_for), None)
 
+    class Direct(Function):
+        @staticmethod
+        def forward(ctx: Any, lengths: Any, options: Any, *potentials: Any) -> Any:
+            *results, saved = forward(*potentials, lengths, *options, torch.empty)
+            ctx.lengths, ctx.options = lengths, options
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(*potentials, saved)
+            return tuple(results)
+
+        @staticmethod
+        def backward(ctx: Any, *upstream: Any) -> Any:
+            *potentials, saved = ctx.saved_tensors
+            if torch.is_grad_enabled() or _transformed():
+                grads = Gradient.apply(ctx.lengths, ctx.options, saved, len(potentials), *potentials, *upstream)
+            else:
+                grads = backward(*potentials, ctx.lengths, *ctx.options, saved, *upstream)
+            return None, None, *grads
+
     def infer(potentials: Tensors, lengths: Tensor | None, options: tuple[Any, ...]) -> Tensors:
         if torch.compiler.is_compiling():
             return operator(*potentials, lengths, *options)[:-1]
-        if (torch.is_grad_enabled() and any(p.requires_grad for p in potentials)) or _transformed():
+        if _transformed():
             return Inference.apply(lengths, options, *potentials)[:-1]
-        if _is_plain_eager(potentials[0]):
-            return forward(*potentials, lengths, *options, None)[:-1]
-        return operator(*potentials, lengths, *options)[:-1]
+        if not _is_plain_eager(potentials[0]):
+            return operator(*potentials, lengths, *options)[:-1]
+        if torch.is_grad_enabled() and any(p.requires_grad for p in potentials):
+            return Direct.apply(lengths, options, *potentials)
+        return forward(*potentials, lengths, *options, None)[:-1]
 
     return infer
 
