@@ -22,7 +22,7 @@ setup: .venv/up-to-date ## install everything that is needed into .venv (nothing
 	@echo "setting up .venv (once, and again when its ingredients change)"
 	$(BIN)/pip install -q -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt) numpy
 	$(BIN)/pip install -q -c constraints.txt scikit-build-core cmake ninja
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e ".[test,check,docs]"
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e ".[recipes,test,check,docs]"
 	@touch $@
 
 demo: setup ## chain and tree inference, with a picture in the terminal

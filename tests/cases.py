@@ -3,6 +3,7 @@
 A law takes a case and nothing else; what differs between chains and trees is said here once.
 """
 
+import math
 from itertools import product
 
 import oracle
@@ -39,6 +40,10 @@ class Case:
 
     def spoiled(self, potentials, lengths, garbage: float) -> Potentials:
         """The same potentials with garbage wherever the contract says that nobody looks."""
+        raise NotImplementedError
+
+    def block(self, potentials, row: int) -> None:
+        """Makes one sentence impossible, in place: its third position has no choice left."""
         raise NotImplementedError
 
     def mirror(self, potentials) -> Potentials:
@@ -107,6 +112,9 @@ class Chain(Case):
             return (unary, *potentials[1:])
         return unary, potentials[1].masked_fill(beyond[..., 1:, :, None], garbage)
 
+    def block(self, potentials, row):
+        potentials[0].data[row, 2] = -math.inf
+
     def mirror(self, potentials):
         unary, *transitions = potentials
         flipped = [t.flip(-3) if self.transitions == "own" else t for t in transitions]
@@ -147,6 +155,9 @@ class Tree(Case):
         ignored = (position == 0) | (position[:, None] == position)
         unread = beyond[..., :, None] | beyond[..., None, :] | ignored
         return (arcs.masked_fill(unread, garbage),)
+
+    def block(self, potentials, row):
+        potentials[0].data[row, :, 2] = -math.inf
 
     def mirror(self, potentials):
         """Words in reverse order; the root symbol stays first (no arc covers it either way)."""

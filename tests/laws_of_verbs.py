@@ -87,15 +87,15 @@ def cross_entropy_and_kl_equal_enumeration(case):
 @law()
 def kl_is_infinite_where_q_forbids_what_p_allows_and_finite_the_other_way_round(case):
     free, narrow = case.potentials((4,)), forbid(case.potentials((4,)), 0.15)
+    case.block(narrow, row=3)
     p, q = case.distribution(free), case.distribution(narrow)
     pairs = list(zip(case.enumerate(free), case.enumerate(narrow), strict=True))
     forwards = torch.stack([a.kl(b) for a, b in pairs])
     assert forwards.isinf().any()
     close(torch.distributions.kl_divergence(p, q), forwards)
-    possible = q.log_partition.isfinite()
-    assert possible.any()
-    backwards = torch.stack([b.kl(a) for a, b in pairs])
-    close(torch.distributions.kl_divergence(q, p)[possible], backwards[possible])
+    assert p.cross_entropy(q).isinf().equal(forwards.isinf())
+    assert q.log_partition.isfinite().any()
+    close(torch.distributions.kl_divergence(q, p), torch.stack([b.kl(a) for a, b in pairs]))
 
 
 @law()
@@ -139,7 +139,7 @@ def samples_of_equal_sentences_are_independent_and_follow_the_seed(case):
 @law()
 def topk_is_the_ranking_and_pads_what_does_not_exist(case):
     potentials = forbid(case.potentials((4,), scale=2.0), 0.1)
-    lengths = torch.tensor([4, 3, 4, 1])
+    lengths = torch.tensor([4, 3, 0, 1])
     d = case.distribution(potentials, lengths)
     for k in (1, 3, 20, 100):
         values, log_probs = d.topk(k)

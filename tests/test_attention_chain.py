@@ -15,7 +15,10 @@ B, n, d = 2, 4, 3
 def made(steps, **options):
     attention = ChainAttention(d, steps, dtype=torch.float64, **options)
     query = torch.randn(B, d, dtype=torch.float64)
-    key, value = torch.randn(B, steps, n, d, dtype=torch.float64), torch.randn(B, steps, n, 2, dtype=torch.float64)
+    key, value = (
+        torch.randn(B, steps, n, d, dtype=torch.float64),
+        torch.randn(B, steps, n, 2, dtype=torch.float64),
+    )
     return attention, query, key, value
 
 

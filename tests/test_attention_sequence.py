@@ -3,11 +3,11 @@
 import itertools
 import re
 
+import oracle
 import pytest
 import torch
 from torch.autograd import gradcheck
 
-import oracle
 from structattn import SegmentationAttention, SigmoidAttention, SoftmaxAttention
 
 LAYERS = (SoftmaxAttention, SigmoidAttention, SegmentationAttention)
@@ -76,7 +76,9 @@ def test_with_zero_pairwise_potentials_positions_are_independent():
     sigmoid.weight = segmentation.weight
     query, key = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
     torch.testing.assert_close(segmentation(query, key)[1], sigmoid(query, key)[1])
-    assert sum(p.numel() for p in segmentation.parameters()) == sum(p.numel() for p in sigmoid.parameters()) + 4
+    assert (
+        sum(p.numel() for p in segmentation.parameters()) == sum(p.numel() for p in sigmoid.parameters()) + 4
+    )
 
 
 def test_the_distribution_is_the_chain():
@@ -185,6 +187,12 @@ def test_dropout_in_training_only(kind):
     torch.testing.assert_close(context, weights @ key)
 
 
+def test_potentials_start_with_variance_one():
+    attention = SegmentationAttention(40, 90)
+    theta = attention.potentials(torch.randn(20, 30, 40), torch.randn(20, 50, 90))
+    assert 0.8 < theta.std() < 1.2
+
+
 def test_repr_and_state_dict():
     attention = SegmentationAttention(6, 7, dropout=0.1)
     assert repr(attention) == "SegmentationAttention(query_dim=6, key_dim=7, dropout=0.1, normalize=2.0)"
@@ -203,9 +211,17 @@ QUERY, KEY = torch.zeros(3, 4, 6), torch.zeros(3, 5, 7)
         ({"query": torch.zeros(3, 4, 5)}, ValueError, "query: expected shape (B, m, 6), got (3, 4, 5)"),
         ({"query": [1.0]}, TypeError, "query: expected a floating-point tensor, got a list"),
         ({"query": QUERY.long()}, TypeError, "query: expected a floating-point tensor, got int64"),
-        ({"query": QUERY.double()}, TypeError, "query: expected float32 as the layer's parameters are, got float64"),
+        (
+            {"query": QUERY.double()},
+            TypeError,
+            "query: expected float32 as the layer's parameters are, got float64",
+        ),
         ({"key": torch.zeros(2, 5, 7)}, ValueError, "key: expected shape (3, n, 7), got (2, 5, 7)"),
-        ({"value": torch.zeros(3, 4, 7)}, ValueError, "value: expected shape (3, 5, value_dim), got (3, 4, 7)"),
+        (
+            {"value": torch.zeros(3, 4, 7)},
+            ValueError,
+            "value: expected shape (3, 5, value_dim), got (3, 4, 7)",
+        ),
         ({"lengths": torch.zeros(3)}, TypeError, "lengths: expected a tensor of integers, got float32"),
         ({"lengths": [5, 5, 5]}, TypeError, "lengths: expected a tensor of integers, got a list"),
         ({"lengths": torch.tensor([1, 2])}, ValueError, "lengths: expected shape (3,), got (2,)"),

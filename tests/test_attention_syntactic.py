@@ -2,12 +2,12 @@
 
 import re
 
+import oracle
 import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-import oracle
 from structattn import SyntacticAttention
 from structattn.attention import BiaffineScorer, MLPScorer
 
@@ -66,8 +66,12 @@ def test_marginals_heads_and_contexts_are_those_of_the_trees(structure, single_r
         torch.testing.assert_close(marginals[b], judge.marginals)
         assert torch.equal(heads[b], judge.mode)
         for j in range(n):
-            torch.testing.assert_close(parents[b, j], sum(judge.marginals[i, j] * value[b, i] for i in range(n)))
-            torch.testing.assert_close(children[b, j], sum(judge.marginals[j, i] * value[b, i] for i in range(n)))
+            torch.testing.assert_close(
+                parents[b, j], sum(judge.marginals[i, j] * value[b, i] for i in range(n))
+            )
+            torch.testing.assert_close(
+                children[b, j], sum(judge.marginals[j, i] * value[b, i] for i in range(n))
+            )
     assert (context[2] == 0).all()
     trees = attention.distribution(words, lengths)
     assert (trees.log_prob(heads) <= 0).all()
@@ -195,7 +199,10 @@ def test_half_precision_dropout_and_repr():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"structure": "planar"}, "structure: expected one of projective, nonprojective, softmax, hard, got 'planar'"),
+        (
+            {"structure": "planar"},
+            "structure: expected one of projective, nonprojective, softmax, hard, got 'planar'",
+        ),
         ({"scorer": "dot"}, "scorer: expected one of mlp, biaffine, got 'dot'"),
         ({"root": "last"}, "root: expected one of first, learned, got 'last'"),
         ({"select": "siblings"}, "select: expected one of parents, children, both, got 'siblings'"),
@@ -212,16 +219,36 @@ WORDS = torch.zeros(2, 3, 4)
 @pytest.mark.parametrize(
     ("structure", "arguments", "error", "message"),
     [
-        ("projective", {"words": torch.zeros(2, 3)}, ValueError, "words: expected shape (B, n, 4), got (2, 3)"),
-        ("projective", {"words": WORDS.long()}, TypeError, "words: expected a floating-point tensor, got int64"),
+        (
+            "projective",
+            {"words": torch.zeros(2, 3)},
+            ValueError,
+            "words: expected shape (B, n, 4), got (2, 3)",
+        ),
+        (
+            "projective",
+            {"words": WORDS.long()},
+            TypeError,
+            "words: expected a floating-point tensor, got int64",
+        ),
         ("projective", {"words": WORDS.double()}, TypeError, "words: expected float32"),
-        ("projective", {"value": torch.zeros(2, 4, 4)}, ValueError, "value: expected shape (2, 3, value_dim)"),
+        (
+            "projective",
+            {"value": torch.zeros(2, 4, 4)},
+            ValueError,
+            "value: expected shape (2, 3, value_dim)",
+        ),
         ("projective", {"lengths": torch.tensor([3, 4])}, ValueError, "lengths: expected values from 0 to 3"),
         ("projective", {"heads": torch.zeros(2, 3).long()}, ValueError, "heads: expected None for structure"),
         ("hard", {}, TypeError, "heads: expected a tensor of integers, got a NoneType"),
         ("hard", {"heads": torch.zeros(2, 3)}, TypeError, "heads: expected a tensor of integers"),
         ("hard", {"heads": torch.zeros(2, 4).long()}, ValueError, "heads: expected shape (2, 3), got (2, 4)"),
-        ("hard", {"heads": torch.full((2, 3), 3)}, ValueError, "heads: expected values from 0 to 2, got values"),
+        (
+            "hard",
+            {"heads": torch.full((2, 3), 3)},
+            ValueError,
+            "heads: expected values from 0 to 2, got values",
+        ),
     ],
 )
 def test_errors_say_what_is_expected(structure, arguments, error, message):

@@ -5,10 +5,25 @@ import math
 import pytest
 import torch
 from cases import CASES, CHAINS, TREES
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import structattn as sa
 
 NONPROJECTIVE = TREES[2:]
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that any operation made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        made = [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+        self.elements = max([self.elements, *(t.untyped_storage().nbytes() // t.itemsize for t in made)])
+        return result
+
+
 close = torch.testing.assert_close
 
 
@@ -38,6 +53,17 @@ def test_a_chain_of_twenty_thousand_steps(case):
     close(ours.log_partition.double(), exact.log_partition, rtol=1e-6, atol=0)
     assert ours.mode.equal(exact.mode)
     close(exact.marginals.sum(-1), torch.ones(20_000, dtype=torch.float64))
+
+
+def test_shared_transitions_are_never_expanded():
+    batch, n, states = 4, 8, 16
+    unary, transitions = torch.randn(batch, n, states), torch.randn(states, states, requires_grad=True)
+    with sa.backend("plain"), Largest() as building:
+        d = sa.LinearChain(unary, transitions)
+    with sa.backend("plain"), Largest() as computing:
+        torch.autograd.grad(d.marginals.square().sum() + d.log_partition.sum(), transitions)
+    assert building.elements <= unary.numel()
+    assert computing.elements < batch * (n - 1) * states * states
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -112,14 +138,19 @@ def test_any_magnitude(case, scale, dtype):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_float32_results_are_float64_results_rounded(case):
-    single = case.potentials((3,), n=12, dtype=torch.float32, scale=3.0)
+@pytest.mark.parametrize(("scale", "offset"), [(3.0, 0.0), (300.0, 0.0), (1.0, 1000.0)])
+def test_float32_results_are_float64_results_rounded(case, scale, offset):
+    """With the offset, log Z is large, the entropy small: float32 sums would leave nothing of it."""
+    batches = [case.potentials((3,), n=12, dtype=torch.float32, scale=scale) for _ in range(2)]
+    single, other = (tuple(p + offset for p in potentials) for potentials in batches)
     results = []
     for dtype in (torch.float32, torch.float64):
         potentials = tuple(p.to(dtype).requires_grad_() for p in single)
         d = case.distribution(potentials)
         gradients = torch.autograd.grad(d.marginals.square().sum(), potentials)
-        results.append((d.log_partition, d.marginals, d.entropy(), *gradients))
+        q = case.distribution(tuple(p.to(dtype) for p in other))
+        verbs = d.entropy(), d.cross_entropy(q), torch.distributions.kl_divergence(d, q), d.log_prob(q.mode)
+        results.append((d.log_partition, d.marginals, *verbs, *gradients))
     for ours, exact in zip(*results, strict=True):
         close(ours.double(), exact, rtol=1e-6, atol=1e-6)
 

@@ -35,14 +35,14 @@ def backend(name: str) -> Iterator[None]:
         _selected.reset(token)
 
 
-# torch.compile cannot trace a ContextVar; it calls this once, while tracing.
-@torch.compiler.assume_constant_result
+# torch.compile cannot trace a ContextVar.
+@native.called_once_when_compiling
 def selected_backend() -> str:
     """The name given to the innermost :func:`backend` context."""
     return _selected.get()
 
 
-@torch.compiler.assume_constant_result
+@native.called_once_when_compiling
 def _inside_function_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 

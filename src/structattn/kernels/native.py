@@ -63,8 +63,16 @@ def library() -> Any:
     return None
 
 
-# A compiled graph is traced for the machine that traces it.
-@torch.compiler.assume_constant_result
+def called_once_when_compiling(function: Callable[[], Any]) -> Callable[[], Any]:
+    """torch.compile does not trace this function but calls it, once, and takes the answer for a constant.
+
+    torch.compiler.assume_constant_result does this and no more, but imports the compiler, which takes 2 s.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@called_once_when_compiling
 def available() -> bool:
     """Whether the native kernels can be used."""
     return library() is not None

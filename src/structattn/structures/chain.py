@@ -175,7 +175,7 @@ def plain_inference(
     log_partition, alphas = _filter(unary, transitions, lengths)
     if wanted == native.LOG_PARTITION:
         return log_partition, nothing, nothing
-    marginals, edge_marginals = _smooth(alphas, transitions, lengths)
+    marginals, edge_marginals = _smooth(alphas, transitions, lengths, wanted == native.EDGE_MARGINALS)
     if wanted == native.MARGINALS:
         return log_partition, torch.stack(marginals, 1).to(dtype), nothing
     batch, n, states = unary.shape
@@ -198,13 +198,14 @@ def _filter(unary: Tensor, transitions: Tensor, lengths: Tensor | None) -> tuple
             alpha = torch.where(counts.unsqueeze(1), alpha, alphas[-1] if alphas else NEG_INF)
         log_partition = log_partition + normaliser
         alphas.append(alpha)
-    return log_partition, alphas
+    # Without a sequence the normalisers before the blocked position must not have gradients.
+    return log_partition.masked_fill(log_partition == NEG_INF, NEG_INF), alphas
 
 
 def _smooth(
-    alphas: list[Tensor], transitions: Tensor, lengths: Tensor | None
+    alphas: list[Tensor], transitions: Tensor, lengths: Tensor | None, keep_edges: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The marginals of every position and of every pair of neighbours."""
+    """The marginals of every position and, if they are to be kept, of every pair of neighbours."""
     n = len(alphas)
     last = torch.full((len(alphas[0]),), n, device=alphas[0].device) if lengths is None else lengths
     # A sentence in which some prefix is impossible has no structure at all.
@@ -215,7 +216,8 @@ def _smooth(
         if t < n - 1:
             past_given_next = softmax(alphas[t].unsqueeze(2) + _step(transitions, t), 1)
             edges = past_given_next * nexts.unsqueeze(1)
-            edge_marginals.append(edges)
+            if keep_edges:
+                edge_marginals.append(edges)
             nexts = edges.sum(2)
         starts = ((last == t + 1) & possible).unsqueeze(1)
         nexts = torch.where(starts, alphas[t].exp(), nexts)
