@@ -1,6 +1,6 @@
 """The one binding to the native library (kernels/native/api.h), by ctypes, and its registration as torch operators.
 
-Shapes here are flat: one batch dimension B. Transitions come as (B or 1, n - 1 or 1, C, C); a dimension of size 1 is
+Shapes here are flat: one batch dimension B. log Z and its gradient are float64, whatever the potentials are. Transitions come as (B or 1, n - 1 or 1, C, C); a dimension of size 1 is
 shared, and is never expanded. ``saved`` is what a forward function leaves for its backward function, a float64 vector.
 """
 
@@ -132,7 +132,7 @@ def chain_forward(
     loaded = library()
     unary, transitions = unary.contiguous(), transitions.contiguous()
     batch, n, states = unary.shape
-    log_partition = unary.new_empty(batch)
+    log_partition = unary.new_empty(batch, dtype=torch.float64)
     marginals = torch.empty_like(unary) if wanted >= MARGINALS else unary.new_empty(0)
     edge_marginals = unary.new_empty((batch, max(n - 1, 0), states, states) if wanted >= EDGE_MARGINALS else 0)
     saved = _workspace(allocate, "chain", batch, n, states)
@@ -225,7 +225,7 @@ def projective_forward(
     loaded = library()
     arcs = arcs.contiguous()
     batch, n, _ = arcs.shape
-    log_partition = arcs.new_empty(batch)
+    log_partition = arcs.new_empty(batch, dtype=torch.float64)
     marginals = torch.empty_like(arcs) if wanted >= MARGINALS else arcs.new_empty(0)
     saved = _workspace(allocate, "projective", batch, n)
     status = loaded.structattn_projective_forward(

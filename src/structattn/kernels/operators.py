@@ -26,7 +26,7 @@ def _(unary: Tensor, transitions: Tensor, lengths: Tensor | None, wanted: int, c
     batch, n, states = unary.shape
     edges = (batch, max(n - 1, 0), states, states)
     return (
-        unary.new_empty(batch),
+        unary.new_empty(batch, dtype=torch.float64),
         unary.new_empty((batch, n, states) if wanted >= native.MARGINALS else 0),
         unary.new_empty(edges if wanted >= native.EDGE_MARGINALS else 0),
         _fake_workspace("chain", unary),
@@ -64,7 +64,7 @@ def projective(
 @projective.register_fake
 def _(arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, check: bool) -> Any:
     marginals = arcs.new_empty(arcs.shape if wanted >= native.MARGINALS else 0)
-    return arcs.new_empty(arcs.shape[0]), marginals, _fake_workspace("projective", arcs[:, 0])
+    return arcs.new_empty(arcs.shape[0], dtype=torch.float64), marginals, _fake_workspace("projective", arcs[:, 0])
 
 
 @custom_op("structattn::projective_gradient", mutates_args=(), device_types="cpu")

@@ -85,7 +85,7 @@ EXPORT int64_t structattn_chain_saved_size(int64_t batch, int64_t n, int64_t sta
 EXPORT int structattn_chain_forward(int wide, int64_t batch, int64_t n, int64_t states, const void* unary,
                                     const void* transitions, int64_t batch_stride, int64_t step_stride,
                                     const int64_t* lengths, int check, int threads, double* saved,
-                                    void* log_partition, void* marginals, void* edge_marginals) {
+                                    double* log_partition, void* marginals, void* edge_marginals) {
     return guarded(table.chain_forward, wide, batch, n, states, unary, transitions, batch_stride, step_stride,
                    lengths, check, threads, saved, log_partition, marginals, edge_marginals);
 }
@@ -93,7 +93,7 @@ EXPORT int structattn_chain_forward(int wide, int64_t batch, int64_t n, int64_t 
 EXPORT int structattn_chain_backward(int wide, int64_t batch, int64_t n, int64_t states, const void* unary,
                                      const void* transitions, int64_t batch_stride, int64_t step_stride,
                                      const int64_t* lengths, int threads, const double* saved,
-                                     const void* grad_log_partition, const void* grad_marginals,
+                                     const double* grad_log_partition, const void* grad_marginals,
                                      const void* grad_edge_marginals, void* grad_unary,
                                      void* grad_transitions) {
     return guarded(table.chain_backward, wide, batch, n, states, unary, transitions, batch_stride,
@@ -114,14 +114,14 @@ EXPORT int64_t structattn_projective_saved_size(int64_t batch, int64_t n) {
 
 EXPORT int structattn_projective_forward(int wide, int64_t batch, int64_t n, const void* arcs,
                                          const int64_t* lengths, int single_root, int check, int threads,
-                                         double* saved, void* log_partition, void* marginals) {
+                                         double* saved, double* log_partition, void* marginals) {
     return guarded(table.projective_forward, wide, batch, n, arcs, lengths, single_root, check, threads,
                    saved, log_partition, marginals);
 }
 
 EXPORT int structattn_projective_backward(int wide, int64_t batch, int64_t n, const void* arcs,
                                           const int64_t* lengths, int single_root, int threads,
-                                          const double* saved, const void* grad_log_partition,
+                                          const double* saved, const double* grad_log_partition,
                                           const void* grad_marginals, void* grad_arcs) {
     return guarded(table.projective_backward, wide, batch, n, arcs, lengths, single_root, threads, saved,
                    grad_log_partition, grad_marginals, grad_arcs);
