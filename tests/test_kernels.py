@@ -55,6 +55,14 @@ def same_natively(make, leaves, names, dtype):
         assert_close(actual, wanted, **tolerance, msg=lambda m, name=name: f"{name}: {m}")
 
 
+@pytest.mark.parametrize("make", [lambda x, n: sa.LinearChain(x, None, n), sa.ProjectiveTree], ids=["chain", "tree"])
+def test_expanded_lengths_are_not_read_as_if_they_lay_side_by_side(make):
+    one_length = torch.tensor([3, 1, 5, 0])[:1]  # 3 is followed in memory by other numbers
+    potentials = torch.randn(4, 5, 5)
+    marginals = make(potentials, one_length.expand(4)).marginals
+    assert_close(marginals, make(potentials, torch.full((4,), 3)).marginals)
+
+
 LAYOUTS = {
     "none": None,
     "shared": lambda b, n, c: (c, c),

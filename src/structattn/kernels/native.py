@@ -104,6 +104,11 @@ def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+def _contiguous(*tensors: Any) -> Any:
+    """The tensors as the kernels read them: one number behind the other. What is expanded is not."""
+    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+
+
 def _succeed(status: int, first: str, second: str = "") -> None:
     if status == _OK:
         return
@@ -130,7 +135,7 @@ def chain_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """log_partition (B), marginals (B, n, C), edge_marginals (B, n - 1, C, C), saved (empty without allocate)."""
     loaded = library()
-    unary, transitions = unary.contiguous(), transitions.contiguous()
+    unary, transitions, lengths = _contiguous(unary, transitions, lengths)
     batch, n, states = unary.shape
     log_partition = unary.new_empty(batch, dtype=torch.float64)
     marginals = torch.empty_like(unary) if wanted >= MARGINALS else unary.new_empty(0)
@@ -169,12 +174,9 @@ def chain_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients to unary and transitions, each in its own shape."""
     loaded = library()
-    unary, transitions = unary.contiguous(), transitions.contiguous()
+    unary, transitions, lengths = _contiguous(unary, transitions, lengths)
     batch, n, states = unary.shape
-    upstream = [
-        None if grad is None else grad.contiguous()
-        for grad in (grad_log_partition, grad_marginals, grad_edge_marginals)
-    ]
+    upstream = _contiguous(grad_log_partition, grad_marginals, grad_edge_marginals)
     grad_unary, grad_transitions = torch.empty_like(unary), torch.empty_like(transitions)
     status = loaded.structattn_chain_backward(
         unary.dtype == torch.float64,
@@ -198,7 +200,7 @@ def chain_backward(
 def chain_viterbi(unary: Tensor, transitions: Tensor, lengths: Tensor | None, check: bool) -> Tensor:
     """The best states (B, n)."""
     loaded = library()
-    unary, transitions = unary.contiguous(), transitions.contiguous()
+    unary, transitions, lengths = _contiguous(unary, transitions, lengths)
     batch, n, states = unary.shape
     best = unary.new_empty((batch, n), dtype=torch.int64)
     status = loaded.structattn_chain_viterbi(
@@ -223,7 +225,7 @@ def projective_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log_partition (B), marginals (B, n, n), saved (empty without allocate)."""
     loaded = library()
-    arcs = arcs.contiguous()
+    arcs, lengths = _contiguous(arcs, lengths)
     batch, n, _ = arcs.shape
     log_partition = arcs.new_empty(batch, dtype=torch.float64)
     marginals = torch.empty_like(arcs) if wanted >= MARGINALS else arcs.new_empty(0)
@@ -257,9 +259,9 @@ def projective_backward(
 ) -> tuple[Tensor]:
     """The gradient to arcs."""
     loaded = library()
-    arcs = arcs.contiguous()
+    arcs, lengths = _contiguous(arcs, lengths)
     batch, n, _ = arcs.shape
-    upstream = [None if grad is None else grad.contiguous() for grad in (grad_log_partition, grad_marginals)]
+    upstream = _contiguous(grad_log_partition, grad_marginals)
     grad_arcs = torch.empty_like(arcs)
     status = loaded.structattn_projective_backward(
         arcs.dtype == torch.float64,
@@ -280,7 +282,7 @@ def projective_backward(
 def projective_viterbi(arcs: Tensor, lengths: Tensor | None, single_root: bool, check: bool) -> Tensor:
     """The heads (B, n) of the best trees."""
     loaded = library()
-    arcs = arcs.contiguous()
+    arcs, lengths = _contiguous(arcs, lengths)
     batch, n, _ = arcs.shape
     heads = arcs.new_empty((batch, n), dtype=torch.int64)
     status = loaded.structattn_projective_viterbi(

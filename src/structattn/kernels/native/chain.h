@@ -121,6 +121,7 @@ struct Problem {
     }
 };
 
+// log Z and its gradient are doubles, whatever the potentials are.
 struct ForwardOutputs {
     double* saved;
     Results log_partition, marginals, edge_marginals;

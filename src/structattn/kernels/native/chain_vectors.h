@@ -193,9 +193,12 @@ inline Vector<double> exponential(Vector<double> x) {
 constexpr double LOG_2 = 0.69314718055994530942;
 
 // Leaves the mantissa, in [1, 2), of positive, finite, normal x and returns the exponent.
-inline Mask<double> take_exponent(Vector<double>& x) {
-    const Mask<double> exponent = ((Mask<double>)x >> 52) - 1023;
-    x = (Vector<double>)((Mask<double>)x - (exponent << 52));
+template <typename Real>
+inline Mask<Real> take_exponent(Vector<Real>& x) {
+    constexpr int MANTISSA_BITS = std::numeric_limits<Real>::digits - 1;
+    constexpr int BIAS = std::numeric_limits<Real>::max_exponent - 1;
+    const Mask<Real> exponent = ((Mask<Real>)x >> MANTISSA_BITS) - BIAS;
+    x = (Vector<Real>)((Mask<Real>)x - (exponent << MANTISSA_BITS));
     return exponent;
 }
 
