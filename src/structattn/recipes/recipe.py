@@ -1,0 +1,70 @@
+"""What a recipe is to the training loop and the command line: data, model and metric."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from structattn.recipes.data_folder import DataFolder
+
+
+class Table(NamedTuple):
+    """Numbers as a person reads them: a title, the heads of the columns, and rows of text."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class Recipe(ABC):
+    """One experiment. Its configuration is a dataclass with a section `training` and others.
+
+    An example may be anything; the model's forward takes what `collate` returns and gives the summed loss of
+    the batch.
+    """
+
+    task: ClassVar[str]
+    config_class: ClassVar[type]
+
+    def __init__(self, config: Any, folder: DataFolder) -> None:
+        self.config = config
+        self.folder = folder
+
+    @abstractmethod
+    def build_model(self) -> nn.Module: ...
+
+    @abstractmethod
+    def training_examples(self) -> Sequence[Any]: ...
+
+    @abstractmethod
+    def size(self, example: Any) -> int:
+        """Examples of similar size share a batch."""
+
+    def units(self, example: Any) -> int:
+        """What the loss of an example is a sum over, such as its target symbols."""
+        return 1
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Any]) -> tuple[Tensor, ...]: ...
+
+    @abstractmethod
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """Values of the validation set, "loss" among them; `training.watch` names one."""
+
+    def epoch_begins(self, model: nn.Module, epoch: int) -> None:  # noqa: B027 (most recipes have nothing to change)
+        """For models that change on the way; epochs count from 1."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, data: list[Path]) -> dict[str, Any]:
+        """The test's numbers, ready for JSON; without data the recipe's own test set."""
+
+    @abstractmethod
+    def evaluation_table(self, evaluation: dict[str, Any]) -> Table: ...
+
+    @abstractmethod
+    def predict(self, model: nn.Module, lines: Iterable[str]) -> Iterator[str]:
+        """One line of output for each line of input, in order."""

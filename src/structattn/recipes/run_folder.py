@@ -1,0 +1,229 @@
+"""A run's folder explains itself, and nothing in it is ever unpickled.
+
+    config.toml          what was asked for, with the command in the first line
+    environment.json     versions, machine, threads
+    metrics.jsonl        one line an epoch
+    model.safetensors    the weights that count (training.keep)
+    checkpoint.safetensors   weights, optimiser and position, to go on from: tensors, and the rest as JSON in
+    the header evaluation.json      what `structattn evaluate` found
+
+Every file is written beside its place and then moved there, so a kill at any moment leaves the previous one
+intact.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import structattn
+from structattn.kernels import native, selected_backend
+from structattn.recipes.config import build, read_toml, write_toml
+from structattn.recipes.errors import UserError, did_you_mean
+
+CONFIG, ENVIRONMENT, METRICS = "config.toml", "environment.json", "metrics.jsonl"
+WEIGHTS, CHECKPOINT, EVALUATION = "model.safetensors", "checkpoint.safetensors", "evaluation.json"
+_STATE = "structattn"
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def exists(self) -> bool:
+        return (self.path / CONFIG).is_file()
+
+    def must_exist(self) -> None:
+        if self.exists():
+            return
+        where = self.path.parent
+        others = sorted(path.parent.name for path in where.glob(f"*/{CONFIG}")) if where.is_dir() else []
+        near = did_you_mean(self.path.name, others) if others else ""
+        raise UserError(f"{self.path} is no run folder: it holds no {CONFIG}{near}")
+
+    def create(self, config: Any, task: str, heading: str) -> None:
+        """config.toml, whose first key is the task, and environment.json."""
+        text = write_toml(config).lstrip("\n")
+        commented = "".join(f"# {line}\n" for line in heading.splitlines())
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.path / CONFIG, f"{commented}task = {json.dumps(task)}\n\n{text}")
+        write_text(self.path / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
+
+    def task(self) -> str:
+        self.must_exist()
+        task = read_toml(self.path / CONFIG).get("task")
+        if not isinstance(task, str):
+            raise UserError(f"{self.path / CONFIG} does not name its task")
+        return task
+
+    def config(self, config_class: type[Any]) -> Any:
+        table = read_toml(self.path / CONFIG)
+        table.pop("task", None)
+        return build(config_class, table, str(self.path / CONFIG))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.path / METRICS
+        if not path.exists():
+            return []
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}") from error
+
+    def write_metrics(self, lines: list[dict[str, Any]]) -> None:
+        write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+
+    def save_weights(self, model: nn.Module) -> None:
+        write_tensors(self.path / WEIGHTS, _owned(model.state_dict()))
+
+    def load_weights(self, model: nn.Module) -> None:
+        tensors, _ = read_tensors(self.path / WEIGHTS)
+        load_state(model, tensors, self.path / WEIGHTS)
+
+    def save_evaluation(self, evaluation: dict[str, Any]) -> None:
+        write_text(self.path / EVALUATION, json.dumps(evaluation, indent=2) + "\n")
+
+    def evaluation(self) -> dict[str, Any] | None:
+        path = self.path / EVALUATION
+        if not path.exists():
+            return None
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}") from error
+
+    def save_checkpoint(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+        moments, plain = _flatten_optimizer(optimizer.state_dict())
+        state = {**state, "optimizer": plain}
+        write_tensors(self.path / CHECKPOINT, _owned({**tensors, **moments}), state)
+
+    def load_checkpoint(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+        """What the checkpoint says besides the tensors, which are put into place; None if there is none."""
+        path = self.path / CHECKPOINT
+        if not path.exists():
+            return None
+        tensors, state = read_tensors(path)
+        weights = {
+            name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
+        }
+        load_state(model, weights, path)
+        try:
+            optimizer.load_state_dict(_unflatten_optimizer(tensors, state.pop("optimizer")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} does not fit this optimiser: {error}") from error
+        return state
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time may write into a run folder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"{self.path} is in use by another process") from None
+            yield
+
+
+def load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        summary = " ".join(str(error).split())
+        raise UserError(f"{path} does not fit the model that {CONFIG} describes: {summary}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], state: dict[str, Any] | None = None) -> None:
+    _replace(path, lambda temporary: save_file(tensors, temporary, {_STATE: json.dumps(state or {})}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not path.exists():
+        raise UserError(f"there is no {path}: the run has not finished an epoch")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            return tensors, json.loads((file.metadata() or {}).get(_STATE, "{}"))
+    except (SafetensorError, ValueError, OSError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+    """Writes beside the file, forces it to disk, and moves it there in one step."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _owned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous copies in main memory: safetensors takes no two names for one tensor (shared embeddings)."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _flatten_optimizer(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of an optimiser's state by name, and the rest, which JSON can hold."""
+    tensors, numbers = {}, {}
+    for index, values in state["state"].items():
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                numbers[f"{index}.{key}"] = value
+    return tensors, {"param_groups": state["param_groups"], "numbers": numbers}
+
+
+def _unflatten_optimizer(tensors: dict[str, Tensor], plain: dict[str, Any]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {}
+    flat = {
+        name.removeprefix("optimizer."): value
+        for name, value in tensors.items()
+        if name.startswith("optimizer.")
+    }
+    for name, value in {**flat, **plain["numbers"]}.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    return {"state": state, "param_groups": plain["param_groups"]}
+
+
+def environment() -> dict[str, Any]:
+    """What decides numbers and speed besides the configuration."""
+    return {
+        "command": sys.argv,
+        "structattn": structattn.__version__,
+        "kernels": native.level(),
+        "backend": selected_backend(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+    }

@@ -1,0 +1,241 @@
+"""The one training loop. A run folder says what to do; the loop does it, saves, and goes on where it stopped.
+
+What a step computes depends on the seed, the epoch, the batch and the process alone: the order of the batches
+is drawn for each epoch and the random numbers of a step (dropout) for each step. So the position is all that
+a checkpoint must know of randomness, and a resumed run ends with the very same weights as an unbroken one.
+
+Several processes share every batch, each taking its part of the examples. Losses are divided by what the
+whole batch counts, and gradients are averaged, so that the processes together take the step that one process
+takes.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import random
+import threading
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from structattn.recipes.batching import bucketed_batches
+from structattn.recipes.data_folder import DataFolder
+from structattn.recipes.errors import UserError
+from structattn.recipes.optimisation import OPTIMIZERS, Decay, initialise, renormalise
+from structattn.recipes.progress import Progress
+from structattn.recipes.recipe import Recipe
+from structattn.recipes.run_folder import RunFolder
+from structattn.recipes.stopping import stop_signals
+from structattn.recipes.tasks import recipe_class
+
+
+@dataclass
+class Machine:
+    """Where a run computes; nothing here changes its result by more than rounding."""
+
+    accelerator: str = "cpu"
+    devices: int = 1
+    nodes: int = 1
+    precision: str = "32-true"
+
+    def fabric(self) -> Fabric:
+        several = self.devices * self.nodes > 1
+        try:
+            return Fabric(
+                accelerator=self.accelerator,
+                devices=self.devices,
+                num_nodes=self.nodes,
+                precision=self.precision,  # type: ignore[arg-type]
+                strategy="ddp" if several else "auto",
+            )
+        except (ValueError, RuntimeError) as error:
+            raise UserError(
+                f"--accelerator, --devices or --precision: {' '.join(str(error).split())}"
+            ) from error
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that a user started, or the first that torchrun did."""
+    rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
+    return rank == "0" and os.environ.get("NODE_RANK", os.environ.get("GROUP_RANK", "0")) == "0"
+
+
+def train(run: RunFolder, folder: DataFolder, machine: Machine, progress: Progress) -> bool:
+    """Trains to the end: True; or until SIGINT or SIGTERM, with everything saved: False."""
+    fabric = machine.fabric()
+    failure = None
+    with run.locked() if is_first_process() else nullcontext():
+        fabric.launch()
+        try:
+            finished = _train(fabric, run, folder, progress)
+        except UserError as error:
+            failure = str(error)
+    # torch 2.13's gloo aborts at exit unless the model is gone before the group is; the failure would hold
+    # its frames.
+    gc.collect()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    if failure is not None:
+        raise UserError(failure)
+    return finished
+
+
+def _train(fabric: Fabric, run: RunFolder, folder: DataFolder, progress: Progress) -> bool:
+    fabric.barrier()  # the first process has written the run folder by now
+    found = recipe_class(run.task())
+    recipe = found(run.config(found.config_class), folder)
+    with stop_signals() as stop:
+        return TrainingLoop(fabric, recipe, run, progress, stop).run_to_end()
+
+
+@dataclass
+class Position:
+    """Where a run is, and what it has summed up on the way: the JSON part of a checkpoint."""
+
+    epoch: int = 1
+    batch: int = 0
+    loss: float = 0.0
+    units: int = 0
+    seconds: float = 0.0
+    decay_best: float | None = None
+    decay_started: bool = False
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _position(state: dict[str, Any] | None, run: RunFolder) -> Position:
+    try:
+        return Position(**(state or {}))
+    except TypeError as error:
+        raise UserError(f"the checkpoint in {run.path} is of another version: {error}") from error
+
+
+class TrainingLoop:
+    def __init__(
+        self, fabric: Fabric, recipe: Recipe, run: RunFolder, progress: Progress, stop: threading.Event
+    ) -> None:
+        self.fabric, self.recipe, self.run, self.progress, self.stop = fabric, recipe, run, progress, stop
+        self.settings = recipe.config.training
+        self.examples = recipe.training_examples()
+        self.sizes = [recipe.size(example) for example in self.examples]
+        torch.manual_seed(self.settings.seed)
+        with fabric.init_module():  # in the precision that the weights will have
+            self.network: nn.Module = recipe.build_model()
+        initialise(self.network, self.settings)
+        self.weights = [weight for weight in self.network.parameters() if weight.requires_grad]
+        self.optimizer = OPTIMIZERS[self.settings.optimizer](self.weights, self.settings)
+        state = run.load_checkpoint(self.network, self.optimizer)
+        self.position = _position(state, run)
+        self.decay = Decay(self.settings, self.position.decay_best, self.position.decay_started)
+        self.model, self.stepper = fabric.setup(self.network, self.optimizer)
+        self.saved_at = time.monotonic()
+
+    def run_to_end(self) -> bool:
+        epochs, batches = self.settings.epochs, math.ceil(len(self.examples) / self.settings.batch_size)
+        if self._is_first():
+            self.run.write_metrics(self.position.metrics)
+        with self.progress.of(epochs, batches, self.position.epoch, self.position.batch):
+            while self.position.epoch <= epochs:
+                if not self._epoch():
+                    return False
+        return True
+
+    def _epoch(self) -> bool:
+        """The rest of the current epoch; False if it was stopped on the way."""
+        position, settings = self.position, self.settings
+        order = random.Random(f"{settings.seed} {position.epoch}")
+        batches = bucketed_batches(self.sizes, settings.batch_size, order, settings.bucket_pool)
+        self.recipe.epoch_begins(self.network, position.epoch)
+        self.network.train()
+        while position.batch < len(batches):
+            started = time.perf_counter()
+            stop = self._step([self.examples[index] for index in batches[position.batch]])
+            position.batch += 1
+            position.seconds += time.perf_counter() - started
+            speed = position.batch * settings.batch_size / position.seconds
+            self.progress.step(position.epoch, position.batch, position.loss / max(position.units, 1), speed)
+            if stop or time.monotonic() - self.saved_at > settings.checkpoint_seconds:
+                self._save_checkpoint()
+            if stop:
+                return False
+        self._end_epoch()
+        return True
+
+    def _step(self, examples: list[Any]) -> bool:
+        """One update; True if some process was asked to stop."""
+        position, settings, fabric = self.position, self.settings, self.fabric
+        rank, processes = fabric.global_rank, fabric.world_size
+        name = f"{settings.seed} {position.epoch} {position.batch} {rank}"
+        torch.manual_seed(random.Random(name).getrandbits(63))
+        units = sum(self.recipe.units(example) for example in examples)
+        share = examples[rank::processes]
+        # With more processes than examples, a process without one takes part in the average with a loss of
+        # zero.
+        present = float(bool(share))
+        divisor = {"sentence": len(examples), "unit": max(units, 1), "sum": 1}[settings.loss_per]
+        loss = self.model(*fabric.to_device(self.recipe.collate(share or examples[:1]))) * present
+        self.stepper.zero_grad()
+        fabric.backward(loss * (processes / divisor))
+        norm = renormalise(self.weights, settings.gradient_norm)
+        total, stop = loss.item(), self.stop.is_set()
+        if processes > 1:
+            sums = fabric.all_reduce(torch.tensor([total, float(stop)], dtype=torch.float64), reduce_op="sum")
+            total, stop = float(sums[0]), bool(sums[1])
+        if not (math.isfinite(total) and math.isfinite(norm)):
+            where = f"epoch {position.epoch}, batch {position.batch + 1}"
+            raise UserError(
+                f"{where}: the loss is {total}, the norm of its gradient {norm}; stopped before it reached "
+                f"the weights. The last good ones are in {self.run.path}"
+            )
+        self.stepper.step()
+        position.loss += total
+        position.units += units
+        return stop
+
+    def _end_epoch(self) -> None:
+        position, settings = self.position, self.settings
+        (rate,) = {group["lr"] for group in self.optimizer.param_groups}
+        validation = self.fabric.broadcast(self._validate() if self._is_first() else {})
+        factor, improved = self.decay.epoch_ended(position.epoch, validation[settings.watch])
+        line = {
+            "epoch": position.epoch,
+            "loss": position.loss / max(position.units, 1),
+            **{f"valid_{name}": value for name, value in validation.items()},
+            "learning_rate": rate,
+            "examples_per_second": round(len(self.examples) / position.seconds, 1),
+        }
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * factor
+        metrics = [*position.metrics, line]
+        following = position.epoch + 1
+        self.position = Position(following, 0, 0.0, 0, 0.0, self.decay.best, self.decay.started, metrics)
+        if self._is_first():
+            self.run.write_metrics(metrics)
+            if improved or settings.keep == "last":
+                self.run.save_weights(self.network)
+        self._save_checkpoint()
+        self.progress.epoch_ended(line)
+
+    def _validate(self) -> dict[str, float]:
+        self.network.eval()
+        with torch.no_grad():
+            validation = self.recipe.validate(self.network)
+        if self.settings.watch not in validation:
+            raise UserError(
+                f'training.watch: unknown value "{self.settings.watch}"; there is {", ".join(validation)}'
+            )
+        return validation
+
+    def _save_checkpoint(self) -> None:
+        if self._is_first():
+            self.run.save_checkpoint(self.network, self.optimizer, vars(self.position))
+        self.saved_at = time.monotonic()
+
+    def _is_first(self) -> bool:
+        return self.fabric.global_rank == 0

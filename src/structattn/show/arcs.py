@@ -1,0 +1,102 @@
+"""Dependency arcs over symbols, as SVG of our own: an arc from each parent, as dark as it is probable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from structattn.show import style
+from structattn.show.heat_map import Parents
+
+_GAP = 14
+_CHARACTER = 9
+_LEVEL = 11.0
+_HIGHEST = 170.0
+_TITLE = 34
+_BELOW = 30
+
+
+def draw_arcs(panels: Sequence[Parents], out: Path, least: float = 0.1) -> None:
+    """The panels below one another; arcs less probable than `least` are left out."""
+    style.check_format(out, ("svg",))
+    out.write_text(arcs_svg(panels, least), encoding="utf-8")
+
+
+def arcs_svg(panels: Sequence[Parents], least: float = 0.1) -> str:
+    heights = [_TITLE + _arc_space(panel, least) + _BELOW for panel in panels]
+    width = max(_centres(panel.symbols)[-1] + 2 * _GAP for panel in panels)
+    body, top = [], 0.0
+    for panel, height in zip(panels, heights, strict=True):
+        body += [f'<g transform="translate(0 {top:g})">', *_panel(panel, height, least), "</g>"]
+        top += height
+    fonts = ", ".join(style.SYMBOL_FONT)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{top:g}" '
+            f'viewBox="0 0 {width:g} {top:g}" font-family="{fonts}" font-size="15">',
+            '<defs><marker id="tip" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="5" markerHeight="5" '
+            f'orient="auto"><path d="M0 0L6 3L0 6z" fill="{style.WEIGHT}"/></marker></defs>',
+            f'<rect width="100%" height="100%" fill="{style.PAPER}"/>',
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def _centres(symbols: Sequence[str]) -> list[float]:
+    """The middle of each symbol, from left to right."""
+    centres, position = [], float(2 * _GAP)
+    for symbol in symbols:
+        width = max(1, len(symbol)) * _CHARACTER
+        centres.append(position + width / 2)
+        position += width + _GAP
+    return centres
+
+
+def _arcs(panel: Parents, least: float) -> list[tuple[int, int, float]]:
+    """(parent, symbol, probability), the faint ones first so that they lie below."""
+    probabilities = panel.marginals.tolist()
+    n = len(panel.symbols)
+    found = [(i, j, probabilities[i][j]) for i in range(n) for j in range(n) if probabilities[i][j] >= least]
+    return sorted(found, key=lambda arc: arc[2])
+
+
+def _height(distance: int) -> float:
+    """Long arcs go higher, but not without limit."""
+    return _HIGHEST * (1 - 1 / (1 + distance * _LEVEL / _HIGHEST)) + 8
+
+
+def _arc_space(panel: Parents, least: float) -> float:
+    return max([_height(abs(i - j)) for i, j, _ in _arcs(panel, least)], default=0.0) + 14
+
+
+def _panel(panel: Parents, height: float, least: float) -> list[str]:
+    centres = _centres(panel.symbols)
+    base = height - _BELOW
+    lines = [
+        f'<text x="{2 * _GAP}" y="20" font-family="{", ".join(style.TEXT_FONT)}" font-size="14" '
+        f'fill="{style.INK}">{escape(panel.title)}</text>'
+    ]
+    for parent, symbol, probability in _arcs(panel, least):
+        lines.append(_arc(centres, base, parent, symbol, probability))
+    ink = f'text-anchor="middle" fill="{style.INK}"'
+    for centre, text in zip(centres, panel.symbols, strict=True):
+        lines.append(f'<text x="{centre:g}" y="{base + 18:g}" {ink}>{escape(text)}</text>')
+    return lines
+
+
+def _arc(centres: list[float], base: float, parent: int, symbol: int, probability: float) -> str:
+    """A curve from the parent to the symbol; a small loop where a symbol is its own partner."""
+    ink = f'fill="none" stroke="{style.WEIGHT}" stroke-opacity="{probability:.2f}" stroke-width="1.6"'
+    end = centres[symbol]
+    if parent == symbol:
+        top = base - 22
+        path = f"M{end - 4:g} {base:g}C{end - 12:g} {top:g} {end + 12:g} {top:g} {end + 4:g} {base:g}"
+    else:
+        start = centres[parent] + (3 if symbol > parent else -3)
+        # A cubic's middle lies at 3/4 of its control points' height.
+        top = base - _height(abs(parent - symbol)) / 0.75
+        path = f"M{start:g} {base:g}C{start:g} {top:g} {end:g} {top:g} {end:g} {base:g}"
+    tip = ' marker-end="url(#tip)"' if probability >= 0.5 else ""
+    return f'<path d="{path}" {ink}{tip}><title>p = {probability:.3f}</title></path>'
