@@ -12,7 +12,7 @@ def shade(probability: float) -> str:
 
 
 def show_chain() -> None:
-    words = "the old man the boats by the sea".split()
+    words = ["the", "old", "man", "the", "boats", "by", "the", "sea"]
     # Evidence for "noun" is weak and scattered; neighbouring words like to be alike.
     evidence = torch.tensor([-2.0, 0.3, 1.5, -0.2, 2.0, -1.5, -0.5, 2.5])
     unary = torch.stack([torch.zeros(len(words)), evidence], -1)
@@ -22,12 +22,14 @@ def show_chain() -> None:
     for word, alone, together, state in zip(
         words, evidence.sigmoid().tolist(), chain.marginals[:, 1].tolist(), chain.mode.tolist(), strict=True
     ):
-        print(f"  {word:>6}  {alone:.2f} {shade(alone)}   {together:.2f} {shade(together)}   {'selected' * state}")
+        print(
+            f"  {word:>6}  {alone:.2f} {shade(alone)}   {together:.2f} {shade(together)}   {'selected' * state}"
+        )
     print(f"\n  log Z {chain.log_partition:.3f}, entropy {chain.entropy():.3f} nats\n")
 
 
 def show_tree() -> None:
-    symbols = "$ ( 1 + ( 2 * 3 ) )".split()
+    symbols = ["$", "(", "1", "+", "(", "2", "*", "3", ")", ")"]
     n = len(symbols)
     position = torch.arange(n)
     # Symbols like brackets as parents, and near ones more than far ones; projectivity does the rest.

@@ -25,7 +25,11 @@ def _poisoned_memory():
 
 
 def lengths_up_to(n, batch):
-    return torch.randint(0, n + 1, (batch,)).index_fill(0, torch.tensor([0]), n) if batch else torch.zeros(0).long()
+    return (
+        torch.randint(0, n + 1, (batch,)).index_fill(0, torch.tensor([0]), n)
+        if batch
+        else torch.zeros(0).long()
+    )
 
 
 def forbid(potentials, share=0.3):
@@ -55,7 +59,9 @@ def same_natively(make, leaves, names, dtype):
         assert_close(actual, wanted, **tolerance, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.parametrize("make", [lambda x, n: sa.LinearChain(x, None, n), sa.ProjectiveTree], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    "make", [lambda x, n: sa.LinearChain(x, None, n), sa.ProjectiveTree], ids=["chain", "tree"]
+)
 def test_expanded_lengths_are_not_read_as_if_they_lay_side_by_side(make):
     one_length = torch.tensor([3, 1, 5, 0])[:1]  # 3 is followed in memory by other numbers
     potentials = torch.randn(4, 5, 5)
@@ -73,7 +79,9 @@ LAYOUTS = {
 
 
 @pytest.mark.usefixtures("_poisoned_memory")
-@pytest.mark.parametrize("names", [["log_partition"], ["marginals"], ["log_partition", "edge_marginals"]], ids=str)
+@pytest.mark.parametrize(
+    "names", [["log_partition"], ["marginals"], ["log_partition", "edge_marginals"]], ids=str
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize(("batch", "n", "states"), [(1, 1, 1), (3, 2, 2), (37, 9, 2), (17, 6, 5), (5, 4, 33)])
@@ -82,7 +90,9 @@ def test_chains(batch, n, states, dtype, layout, names):
     for scale, share, with_lengths in ((1, 0, False), (1, 0.2, True), (100, 0.1, True)):
         leaves = [forbid(torch.randn(batch, n, states, dtype=torch.double) * scale, share)]
         if LAYOUTS[layout]:
-            leaves.append(forbid(torch.randn(LAYOUTS[layout](batch, n, states), dtype=torch.double) * scale, share / 3))
+            leaves.append(
+                forbid(torch.randn(LAYOUTS[layout](batch, n, states), dtype=torch.double) * scale, share / 3)
+            )
         lengths = lengths_up_to(n, batch) if with_lengths else None
         leaves = [leaf.float() for leaf in leaves]  # the same numbers for both precisions
 
@@ -109,7 +119,10 @@ def test_projective_trees(batch, n, dtype, single_root, names):
 
 def test_best_structures():
     for scale in (1.0, 300.0):
-        unary, transitions = forbid(torch.randn(40, 11, 5) * scale, 0.1), forbid(torch.randn(5, 5) * scale, 0.1)
+        unary, transitions = (
+            forbid(torch.randn(40, 11, 5) * scale, 0.1),
+            forbid(torch.randn(5, 5) * scale, 0.1),
+        )
         arcs, lengths = forbid(torch.randn(40, 11, 11) * scale, 0.2), lengths_up_to(11, 40)
         for d in (
             sa.LinearChain(unary, transitions, lengths),

@@ -54,8 +54,14 @@ def native_serves(potentials: Tensor) -> bool:
         return False
     if potentials.device.type != "cpu" or not native.available():
         if name == "native":
-            where = f"a tensor on {potentials.device}" if native.available() else "this installation, built without them"
-            raise RuntimeError(f"backend 'native': the native kernels cannot serve {where}; use backend 'auto'")
+            where = (
+                f"a tensor on {potentials.device}"
+                if native.available()
+                else "this installation, built without them"
+            )
+            raise RuntimeError(
+                f"backend 'native': the native kernels cannot serve {where}; use backend 'auto'"
+            )
         return False
     # A compiled graph calls the registered operators, whose autograd rule does not compose with torch.func (jvp would
     # silently be zero); plain torch does.

@@ -61,7 +61,9 @@ def differentiable(
                 for i, tensor in zip(present, tensors, strict=True):
                     full[i] = tensor
                 potentials, upstream = full[: ctx.count], full[ctx.count :]
-                results, pull_back = torch.func.vjp(lambda *p: plain(*p, ctx.lengths, *ctx.options), *potentials)
+                results, pull_back = torch.func.vjp(  # type: ignore[misc]
+                    lambda *p: plain(*p, ctx.lengths, *ctx.options), *potentials
+                )
                 pairs = zip(results, upstream, strict=True)
                 return pull_back(tuple(torch.zeros_like(r) if g is None else g for r, g in pairs))
 
@@ -72,15 +74,20 @@ def differentiable(
             return None, None, None, None, *returned
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, lengths: Any, options: Any, saved: Any, count: int, *tensors: Any) -> Any:
+        def vmap(
+            info: Any, in_dims: Any, lengths: Any, options: Any, saved: Any, count: int, *tensors: Any
+        ) -> Any:
             size, dims = info.batch_size, in_dims[4:]
             if all(dim is None for dim in dims[:count]):
                 # Only the upstream gradients are mapped over; `saved` belongs to the one set of potentials.
                 rows = [
-                    Gradient.apply(lengths, options, saved, count, *map(_row(i), tensors, dims)) for i in range(size)
+                    Gradient.apply(lengths, options, saved, count, *map(_row(i), tensors, dims))
+                    for i in range(size)
                 ]
                 return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0,) * count
-            potentials, lengths, batch = _merge_potentials(size, tensors[:count], dims[:count], lengths, in_dims[0])
+            potentials, lengths, batch = _merge_potentials(
+                size, tensors[:count], dims[:count], lengths, in_dims[0]
+            )
             upstream = (_merge(g, dim, size) for g, dim in zip(tensors[count:], dims[count:], strict=True))
             grads = Gradient.apply(lengths, options, saved, count, *potentials, *upstream)
             return tuple(map(_unmerge(size, batch), grads, tensors, dims)), (0,) * count
@@ -105,7 +112,9 @@ def differentiable(
             *potentials, saved = ctx.saved_tensors
             if all(grad is None for grad in upstream[:-1]):
                 return (None,) * (2 + len(potentials))
-            grads = Gradient.apply(ctx.lengths, ctx.options, saved, len(potentials), *potentials, *upstream[:-1])
+            grads = Gradient.apply(
+                ctx.lengths, ctx.options, saved, len(potentials), *potentials, *upstream[:-1]
+            )
             return None, None, *grads
 
         @staticmethod
@@ -114,15 +123,22 @@ def differentiable(
             directions = tuple(
                 torch.zeros_like(p) if t is None else t for p, t in zip(potentials, tangents, strict=True)
             )
-            derivatives = torch.func.jvp(lambda *p: plain(*p, ctx.lengths, *ctx.options), potentials, directions)[1]
+            derivatives = torch.func.jvp(
+                lambda *p: plain(*p, ctx.lengths, *ctx.options), potentials, directions
+            )[1]
             return *derivatives, None
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, lengths: Any, options: Any, *tensors: Any) -> Any:
-            potentials, lengths, _ = _merge_potentials(info.batch_size, tensors, in_dims[2:], lengths, in_dims[0])
+            potentials, lengths, _ = _merge_potentials(
+                info.batch_size, tensors, in_dims[2:], lengths, in_dims[0]
+            )
             *results, saved = Inference.apply(lengths, options, *potentials)
             asked_for = [result.dim() > 0 and result.shape[0] == potentials[0].shape[0] for result in results]
-            split = [r.unflatten(0, (info.batch_size, -1)) if a else r for r, a in zip(results, asked_for, strict=True)]
+            split = [
+                r.unflatten(0, (info.batch_size, -1)) if a else r
+                for r, a in zip(results, asked_for, strict=True)
+            ]
             return (*split, saved), (*(0 if a else None for a in asked_for), None)
 
     class Direct(Function):
@@ -138,7 +154,9 @@ def differentiable(
         def backward(ctx: Any, *upstream: Any) -> Any:
             *potentials, saved = ctx.saved_tensors
             if torch.is_grad_enabled() or _transformed():
-                grads = Gradient.apply(ctx.lengths, ctx.options, saved, len(potentials), *potentials, *upstream)
+                grads = Gradient.apply(
+                    ctx.lengths, ctx.options, saved, len(potentials), *potentials, *upstream
+                )
             else:
                 grads = backward(*potentials, ctx.lengths, *ctx.options, saved, *upstream)
             return None, None, *grads
@@ -157,7 +175,9 @@ def differentiable(
     return infer
 
 
-def direct_or_operator(direct: Callable[..., Tensor], operator: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def direct_or_operator(
+    direct: Callable[..., Tensor], operator: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
     """The same choice for a function that has no derivative."""
 
     def call(potentials: Tensor, *rest: Any) -> Tensor:
@@ -176,7 +196,10 @@ def _is_plain_eager(tensor: Tensor) -> bool:
 
 def _transformed() -> bool:
     # torch.func transforms, and forward-mode differentiation outside of them.
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
 
 
 # How vmap's dimension, wherever it is, is merged into the batch and taken out of it again.
@@ -191,7 +214,11 @@ def _merge(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
 
 
 def _merge_potentials(
-    size: int, potentials: Tensors, dims: tuple[int | None, ...], lengths: Tensor | None, lengths_dim: int | None
+    size: int,
+    potentials: Tensors,
+    dims: tuple[int | None, ...],
+    lengths: Tensor | None,
+    lengths_dim: int | None,
 ) -> tuple[list[Tensor], Tensor | None, int]:
     # Each gets a batch of its own: a gradient summed over vmap's dimension would be of no use to vmap.
     in_front = [_to_front(p, dim, size) for p, dim in zip(potentials, dims, strict=True)]
@@ -211,4 +238,3 @@ def _unmerge(size: int, batch: int) -> Callable[[Tensor, Tensor, int | None], Te
 
 def _row(i: int) -> Callable[[Tensor | None, int | None], Tensor | None]:
     return lambda tensor, dim: tensor if tensor is None or dim is None else tensor.select(dim, i)
-

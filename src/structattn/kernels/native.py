@@ -1,7 +1,8 @@
 """The one binding to the native library (kernels/native/api.h), by ctypes, and its registration as torch operators.
 
-Shapes here are flat: one batch dimension B. log Z and its gradient are float64, whatever the potentials are. Transitions come as (B or 1, n - 1 or 1, C, C); a dimension of size 1 is
-shared, and is never expanded. ``saved`` is what a forward function leaves for its backward function, a float64 vector.
+Shapes here are flat: one batch dimension B. log Z and its gradient are float64, whatever the potentials are.
+Transitions come as (B or 1, n - 1 or 1, C, C); a dimension of size 1 is shared, and is never expanded. ``saved`` is
+what a forward function leaves for its backward function, a float64 vector.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _CTYPES = {"i": ctypes.c_int, "q": ctypes.c_int64, "p": ctypes.c_void_p}
 
 @functools.cache
 def library() -> Any:
-    """The loaded library; None, with one warning, where there is none. (torch is imported first, so both share OpenMP.)"""
+    """The loaded library; None, with one warning, where there is none."""
+    # torch was imported before, so that both share one OpenMP.
     found = importlib.util.find_spec("structattn.kernels._native")
     reason = "this installation was built without a C++ compiler"
     if os.environ.get("STRUCTATTN_NATIVE") == "0":
@@ -131,7 +133,12 @@ def _transition_strides(transitions: Tensor) -> tuple[int, int]:
 
 
 def chain_forward(
-    unary: Tensor, transitions: Tensor, lengths: Tensor | None, wanted: int, check: bool, allocate: Allocate | None
+    unary: Tensor,
+    transitions: Tensor,
+    lengths: Tensor | None,
+    wanted: int,
+    check: bool,
+    allocate: Allocate | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """log_partition (B), marginals (B, n, C), edge_marginals (B, n - 1, C, C), saved (empty without allocate)."""
     loaded = library()
@@ -139,7 +146,9 @@ def chain_forward(
     batch, n, states = unary.shape
     log_partition = unary.new_empty(batch, dtype=torch.float64)
     marginals = torch.empty_like(unary) if wanted >= MARGINALS else unary.new_empty(0)
-    edge_marginals = unary.new_empty((batch, max(n - 1, 0), states, states) if wanted >= EDGE_MARGINALS else 0)
+    edge_marginals = unary.new_empty(
+        (batch, max(n - 1, 0), states, states) if wanted >= EDGE_MARGINALS else 0
+    )
     saved = _workspace(allocate, "chain", batch, n, states)
     status = loaded.structattn_chain_forward(
         unary.dtype == torch.float64,
@@ -221,7 +230,12 @@ def chain_viterbi(unary: Tensor, transitions: Tensor, lengths: Tensor | None, ch
 
 
 def projective_forward(
-    arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, check: bool, allocate: Allocate | None
+    arcs: Tensor,
+    lengths: Tensor | None,
+    single_root: bool,
+    wanted: int,
+    check: bool,
+    allocate: Allocate | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log_partition (B), marginals (B, n, n), saved (empty without allocate)."""
     loaded = library()

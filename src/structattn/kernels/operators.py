@@ -64,7 +64,11 @@ def projective(
 @projective.register_fake
 def _(arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, check: bool) -> Any:
     marginals = arcs.new_empty(arcs.shape if wanted >= native.MARGINALS else 0)
-    return arcs.new_empty(arcs.shape[0], dtype=torch.float64), marginals, _fake_workspace("projective", arcs[:, 0])
+    return (
+        arcs.new_empty(arcs.shape[0], dtype=torch.float64),
+        marginals,
+        _fake_workspace("projective", arcs[:, 0]),
+    )
 
 
 @custom_op("structattn::projective_gradient", mutates_args=(), device_types="cpu")

@@ -20,7 +20,7 @@ NEG_INF = float("-inf")
 
 
 def log_sum(terms: Tensor, dim: int) -> Tensor:
-    """logsumexp whose derivatives of every order are finite where all terms are -inf (the result is -inf, gradients 0)."""
+    """logsumexp; where all terms are -inf the result is -inf, and its derivatives of every order are 0."""
     top = terms.detach().amax(dim, keepdim=True)
     top = top.masked_fill(top == NEG_INF, 0.0)
     total = (terms - top).exp().sum(dim)

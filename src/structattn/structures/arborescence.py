@@ -22,7 +22,8 @@ def best_heads(scores: Scores, single_root: bool) -> Heads | None:
         return [0] * n
     root_arc = -1.0 if single_root else 0.0
     weights = [
-        [FORBIDDEN if s == NEG_INF else (root_arc if h == 0 else 0.0, s) for s in row] for h, row in enumerate(scores)
+        [FORBIDDEN if s == NEG_INF else (root_arc if h == 0 else 0.0, s) for s in row]
+        for h, row in enumerate(scores)
     ]
     chosen = _chu_liu_edmonds(weights)
     if chosen is None or (single_root and chosen[1:].count(0) != 1):

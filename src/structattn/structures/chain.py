@@ -7,7 +7,10 @@ given everything up to t, normalised at every step (what is divided out adds up 
 
     alpha_{t+1}(j) = unary_{t+1}(j) + log sum_i exp(alpha_t(i) + x_t(i, j)) - normaliser
 
-Given the next state, the past is independent of the future: P(z_t = i | z_{t+1} = j) = softmax_i(alpha_t(i) + x_t(i, j)).
+Given the next state, the past is independent of the future:
+
+    P(z_t = i | z_{t+1} = j) = softmax_i(alpha_t(i) + x_t(i, j))
+
 Multiplying these conditionals backwards gives the marginals; there is no beta table and nothing is subtracted.
 
 Indices: b sentence, t position, i state at t, j state at t + 1.
@@ -51,7 +54,12 @@ class LinearChain(Structure):
         lengths: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_potentials("unary", unary, "(*batch, n, C), n and C at least 1", lambda shape: len(shape) >= 2 and min(shape[-2:]) > 0)
+        check_potentials(
+            "unary",
+            unary,
+            "(*batch, n, C), n and C at least 1",
+            lambda shape: len(shape) >= 2 and min(shape[-2:]) > 0,
+        )
         self.unary, self.transitions = unary, transitions
         *batch, n, states = unary.shape
         self._set_up(torch.Size(batch), torch.Size((n,)), lengths, validate_args)
@@ -67,11 +75,17 @@ class LinearChain(Structure):
             return self.unary.new_zeros(1, 1, states, states)
         wanted = (*batch, max(n - 1, 0), states, states)
         check_potentials(
-            "transitions", transitions, f"broadcastable to {tuple(wanted)}", lambda shape: _broadcasts(shape, wanted)
+            "transitions",
+            transitions,
+            f"broadcastable to {tuple(wanted)}",
+            lambda shape: _broadcasts(shape, wanted),
         )
         shape = (1,) * (len(wanted) - transitions.dim()) + tuple(transitions.shape)
         if shape[-2:] != (states, states):
-            transitions, shape = transitions.expand(*shape[:-2], states, states), (*shape[:-2], states, states)
+            transitions, shape = (
+                transitions.expand(*shape[:-2], states, states),
+                (*shape[:-2], states, states),
+            )
         if all(size == 1 for size in shape[:-3]):
             return transitions.reshape(1, *shape[-3:])
         return transitions.expand(*batch, *shape[-3:]).reshape(self._batch_shape.numel(), *shape[-3:])
@@ -102,7 +116,7 @@ class LinearChain(Structure):
         return plain_inference(unary, transitions, self._lengths, wanted)
 
     def _check_plain(self) -> None:
-        unary, transitions = _without_padding(*self._potentials, self._lengths)
+        unary, transitions = _without_padding(self._potentials, self._lengths)
         self._check_values(("unary", unary), ("transitions", transitions))
 
     @property
@@ -115,7 +129,7 @@ class LinearChain(Structure):
         return [(marginals, unary), (edge_marginals, transitions)]
 
     def _score(self, value: Tensor) -> Tensor:
-        unary, transitions = _double_without_padding(*self._potentials, self._lengths)
+        unary, transitions = _double_without_padding(self._potentials, self._lengths)
         batch, n, _ = unary.shape
         states = self._counted_states(value)
         total = unary.expand(len(states), -1, -1, -1).gather(3, states.unsqueeze(3)).flatten(2).sum(2)
@@ -135,7 +149,9 @@ class LinearChain(Structure):
         if self._validate and value.numel() and readable(value):
             low, high = int(value.min()), int(value.max())
             if low < 0 or high >= states:
-                raise ValueError(f"value: expected states from 0 to {states - 1}, got values from {low} to {high}")
+                raise ValueError(
+                    f"value: expected states from 0 to {states - 1}, got values from {low} to {high}"
+                )
         return value
 
     def _is_structure(self, value: Tensor) -> Tensor:
@@ -149,11 +165,11 @@ class LinearChain(Structure):
 
     def _k_best(self, k: int) -> tuple[Tensor, Tensor]:
         self._check_plain()
-        return plain_k_best(*_double_without_padding(*self._potentials, self._lengths), self._lengths, k)
+        return plain_k_best(*_double_without_padding(self._potentials, self._lengths), self._lengths, k)
 
     def _draw(self, count: int) -> Tensor:
         self._check_plain()
-        return plain_draw(*_double_without_padding(*self._potentials, self._lengths), self._lengths, count)
+        return plain_draw(*_double_without_padding(self._potentials, self._lengths), self._lengths, count)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> LinearChain:
         """The same distributions for a larger batch shape, without copying potentials."""
@@ -171,7 +187,7 @@ def plain_inference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log_partition (B), float64, marginals (B, n, C), edge_marginals (B, n - 1, C, C); empty where not wanted."""
     dtype, nothing = unary.dtype, unary.new_empty(0)
-    unary, transitions = _double_without_padding(unary, transitions, lengths)
+    unary, transitions = _double_without_padding((unary, transitions), lengths)
     log_partition, alphas = _filter(unary, transitions, lengths)
     if wanted == native.LOG_PARTITION:
         return log_partition, nothing, nothing
@@ -184,7 +200,7 @@ def plain_inference(
 
 
 def _filter(unary: Tensor, transitions: Tensor, lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-    """log Z, and alpha_t (B, C) for every t; beyond a sentence's length alpha stays what it was at its last position."""
+    """log Z, and alpha_t (B, C) for every t; beyond a sentence's length alpha stays as at its last position."""
     log_partition = zero_from(unary) + zero_from(transitions)
     alphas: list[Tensor] = []
     for t, scores in enumerate(unary.unbind(1)):
@@ -226,7 +242,8 @@ def _smooth(
 
 
 def plain_k_best(unary: Tensor, transitions: Tensor, lengths: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """The k best sequences (B, k, n), and which of them exist (B, k). A cell is a state and a rank in it: i * k + rank."""
+    """The k best sequences (B, k, n), and which of them exist (B, k)."""
+    # A cell is a state and a rank in it: i * k + rank.
     n = unary.shape[1]
     rank = torch.arange(k, device=unary.device)
     scores = unary[:, 0].unsqueeze(2).masked_fill(rank > 0, NEG_INF)
@@ -243,7 +260,10 @@ def plain_k_best(unary: Tensor, transitions: Tensor, lengths: Tensor | None, k: 
         came_from = came_from.flatten(1)
         if lengths is not None:
             counts = (t < lengths).view(-1, 1)
-            best, came_from = torch.where(counts.unsqueeze(2), best, scores), torch.where(counts, came_from, here)
+            best, came_from = (
+                torch.where(counts.unsqueeze(2), best, scores),
+                torch.where(counts, came_from, here),
+            )
         scores = best
         pointers.append(came_from)
     final, cell = scores.flatten(1).topk(k, 1)
@@ -282,12 +302,13 @@ def _step(transitions: Tensor, t: int) -> Tensor:
     return transitions[:, t if transitions.shape[1] > 1 else 0]
 
 
-def _double_without_padding(unary: Tensor, transitions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _without_padding(unary.double(), transitions.double(), lengths)
+def _double_without_padding(potentials: tuple[Tensor, ...], lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _without_padding(tuple(tensor.double() for tensor in potentials), lengths)
 
 
-def _without_padding(unary: Tensor, transitions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+def _without_padding(potentials: tuple[Tensor, ...], lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """Potentials with 0 wherever no sentence looks: what stands there may be anything, NaN included."""
+    unary, transitions = potentials
     if lengths is None:
         return unary, transitions
     ignored = beyond(lengths, unary.shape[1])
@@ -296,7 +317,9 @@ def _without_padding(unary: Tensor, transitions: Tensor, lengths: Tensor | None)
         no_step = no_step.all(0, keepdim=True)
     if transitions.shape[1] == 1:
         no_step = no_step.all(1, keepdim=True)
-    return unary.masked_fill(ignored.unsqueeze(2), 0.0), transitions.masked_fill(no_step[..., None, None], 0.0)
+    return unary.masked_fill(ignored.unsqueeze(2), 0.0), transitions.masked_fill(
+        no_step[..., None, None], 0.0
+    )
 
 
 def _dtype(transitions: Any) -> torch.dtype:

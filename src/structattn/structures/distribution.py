@@ -56,7 +56,11 @@ class Structure(Distribution):
     """Flat, int64, (B); None: all positions count."""
 
     def _set_up(
-        self, batch_shape: torch.Size, event_shape: torch.Size, lengths: Tensor | None, validate_args: bool | None
+        self,
+        batch_shape: torch.Size,
+        event_shape: torch.Size,
+        lengths: Tensor | None,
+        validate_args: bool | None,
     ) -> None:
         # Distribution.__init__ walks over constraints, which costs more than a small kernel.
         self._batch_shape, self._event_shape = batch_shape, event_shape
@@ -71,7 +75,9 @@ class Structure(Distribution):
         if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise TypeError(f"lengths: expected a tensor of integers, got {_describe(lengths)}")
         if lengths.shape != self._batch_shape:
-            raise ValueError(f"lengths: expected shape {tuple(self._batch_shape)}, got {tuple(lengths.shape)}")
+            raise ValueError(
+                f"lengths: expected shape {tuple(self._batch_shape)}, got {tuple(lengths.shape)}"
+            )
         if self._validate and lengths.numel() and readable(lengths):
             low, high = int(lengths.min()), int(lengths.max())
             if low < 0 or high > n:
@@ -161,7 +167,7 @@ class Structure(Distribution):
         log_probs = torch.where(possible, log_probs.clamp_max(0.0), NEG_INF).to(self._dtype)
         return values.view((*self._batch_shape, k, *self._event_shape)), log_probs.view(*self._batch_shape, k)
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         """Independent draws (*sample_shape, *batch, n); zeros where no structure is possible."""
         sample_shape = torch.Size(sample_shape)
         with torch.no_grad():
@@ -179,7 +185,7 @@ class Structure(Distribution):
         return torch.where(possible, log_prob, NEG_INF).view(shape).to(self._dtype)
 
     def _flat_value(self, value: Tensor) -> tuple[Tensor, torch.Size]:
-        """value (*sample, *batch, n), broadcast over the batch, as int64 (samples, B, n); and the shape (*sample, *batch)."""
+        """value broadcast over the batch, as int64 (samples, B, n), and the shape (*sample, *batch)."""
         n = self._event_shape[0]
         if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype == torch.bool:
             raise TypeError(f"value: expected a tensor of integers, got {_describe(value)}")
@@ -233,7 +239,11 @@ class Structure(Distribution):
     def _check_same_space(self, q: Any) -> None:
         if type(q) is not type(self):
             raise TypeError(f"q: expected a {type(self).__name__}, got {_describe(q)}")
-        for name, attribute in (("batch_shape", "batch_shape"), ("event_shape", "event_shape"), self._variant):
+        for name, attribute in (
+            ("batch_shape", "batch_shape"),
+            ("event_shape", "event_shape"),
+            self._variant,
+        ):
             mine, other = getattr(self, attribute), getattr(q, attribute)
             if mine != other:
                 raise ValueError(f"q: expected {name} {mine}, got {other}")
@@ -247,7 +257,9 @@ class Structure(Distribution):
     def _full_lengths(self) -> Tensor:
         if self._lengths is not None:
             return self._lengths
-        return torch.full((self._batch_shape.numel(),), self._event_shape[0], device=self._potentials[0].device)
+        return torch.full(
+            (self._batch_shape.numel(),), self._event_shape[0], device=self._potentials[0].device
+        )
 
     def _check_values(self, *arguments: tuple[str, Tensor]) -> None:
         """Refuses NaN and +inf; the native kernels do this on the way, plain torch here."""
@@ -298,4 +310,7 @@ def readable(tensor: Tensor) -> bool:
     """Whether Python may look at the values: not while compiling, not under vmap, not without storage."""
     if torch.compiler.is_compiling() or tensor.is_meta:
         return False
-    return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return type(tensor) in (
+        Tensor,
+        torch.nn.Parameter,
+    ) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

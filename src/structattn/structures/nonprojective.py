@@ -2,19 +2,19 @@
 
     score(z) = sum over words m of arcs[head(m), m]
 
-The matrix-tree theorem says that Z is a determinant. We find it by eliminating words one by one, in the way of Grassmann,
-Taksar and Heyman: never a subtraction, so no digit is ever lost, and everything can stay in log-space, at any magnitude.
-With weights w = exp(arcs), eliminating word k
+The matrix-tree theorem says that Z is a determinant. We find it by eliminating words one by one, in the way of
+Grassmann, Taksar and Heyman: never a subtraction, so no digit is ever lost, and everything can stay in log-space, at
+any magnitude. With weights w = exp(arcs), eliminating word k
 
     total_k = sum_h w[h, k]                           over the words h not yet eliminated and the root: a factor of Z
     w[h, m] += w[h, k] w[k, m] / total_k              an arc h -> m may also have led through k
 
-(what would make a word its own head is dropped). LU decomposition of the Laplacian does the same with subtractions on the
-diagonal, and finds 0 where two words prefer each other strongly.
+(what would make a word its own head is dropped). LU decomposition of the Laplacian does the same with subtractions
+on the diagonal, and finds 0 where two words prefer each other strongly.
 
 With a single root, Z is the part linear in the weights of the root symbol: let these be infinitely small. They count
-neither in the totals nor, with that, in the choice of a head, except for the last word, which takes the root as its head:
-eliminate the word with the largest total first, so that a word without any head among the words is kept for last.
+neither in the totals nor, with that, in the choice of a head, except for the last word, which takes the root as its
+head: eliminate the word with the largest total first, so that a word without any head among the words is kept for last.
 
 Indices: b sentence, h head, m and k words, all words counted from 0 with the root symbol.
 """
@@ -53,7 +53,9 @@ class NonProjectiveTree(DependencyTree):
 
     def _k_best(self, k: int) -> tuple[Tensor, Tensor]:
         ranked = [arborescence.k_best_heads(s, self.single_root, k) for s in self._sentences(self._masked())]
-        exists = torch.tensor([[rank < len(trees) for rank in range(k)] for trees in ranked], dtype=torch.bool).view(-1, k)
+        exists = torch.tensor(
+            [[rank < len(trees) for rank in range(k)] for trees in ranked], dtype=torch.bool
+        ).view(-1, k)
         columns = [self._padded([t[rank] if rank < len(t) else None for t in ranked]) for rank in range(k)]
         return torch.stack(columns, 1), exists.to(self.arcs.device)
 

@@ -9,9 +9,10 @@ Eisner's recursion builds every projective tree in exactly one way out of four k
     complete, right     s dominates all to t    | for some u:  right incomplete s..u,  right complete u..t
     complete, left      t dominates all from s  | for some u:  left complete s..u,  left incomplete u..t
 
-A sentence of length L is the right complete span 0..L-1. With a single root, word 0 takes one child only: its incomplete
-spans split at r = 0 alone. What "for some" sums with decides what is computed (kernels/plain.py): log-sum-exp gives log Z
-and its gradient the marginals (inside-outside is just back-propagation), the maximum gives the best tree, and so on.
+A sentence of length L is the right complete span 0..L-1. With a single root, word 0 takes one child only: its
+incomplete spans split at r = 0 alone. What "for some" sums with decides what is computed (kernels/plain.py):
+log-sum-exp gives log Z and its gradient the marginals (inside-outside is just back-propagation), the maximum gives the
+best tree, and so on.
 
 All spans of one width are computed together. Charts are kept by first word, [s, t - s], and by last word, [t, t - s],
 so that the parts of a split are slices. Indices: b sentence, s and t first and last word, w = t - s width, K cell.
@@ -78,9 +79,14 @@ class ProjectiveTree(DependencyTree):
         """The heads (B, K, n) that the gradient of each of the K totals marks, and which of them (B, K) are a tree."""
         with torch.inference_mode(False), torch.enable_grad():
             # Copies: what comes from inference mode can not be saved for a gradient.
-            arcs, lengths = arcs.detach().clone().requires_grad_(), None if lengths is None else lengths.clone()
+            arcs, lengths = (
+                arcs.detach().clone().requires_grad_(),
+                None if lengths is None else lengths.clone(),
+            )
             totals = inside(arcs, lengths, self.single_root, total)
-            marked = [torch.autograd.grad(column.sum(), arcs, retain_graph=True)[0] for column in totals.unbind(1)]
+            marked = [
+                torch.autograd.grad(column.sum(), arcs, retain_graph=True)[0] for column in totals.unbind(1)
+            ]
         heads = torch.stack([marks.argmax(1) for marks in marked], 1)
         possible = totals > NEG_INF
         return heads.masked_fill(~possible.unsqueeze(2), 0), possible
@@ -97,7 +103,9 @@ def plain_inference(
     arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, _check: bool = False
 ) -> tuple[Tensor, Tensor]:
     """log_partition (B), float64, and marginals (B, n, n), empty where not wanted, in plain torch."""
-    return infer_by_gradient(arcs, lengths, wanted, lambda arcs: inside(arcs, lengths, single_root, LogSum())[:, 0])
+    return infer_by_gradient(
+        arcs, lengths, wanted, lambda arcs: inside(arcs, lengths, single_root, LogSum())[:, 0]
+    )
 
 
 def inside(arcs: Tensor, lengths: Tensor | None, single_root: bool, total: Sum) -> Tensor:
@@ -122,8 +130,14 @@ def inside(arcs: Tensor, lengths: Tensor | None, single_root: bool, total: Sum) 
         left_arc_by_last = _add_width(left_arc_by_last, left_arc, last)
         right = total(right_arc_by_first[:, first], right_by_last[:, last].flip(2))
         left = total(left_by_first[:, first], left_arc_by_last[:, last].flip(2))
-        right_by_first, right_by_last = _add_width(right_by_first, right, first), _add_width(right_by_last, right, last)
-        left_by_first, left_by_last = _add_width(left_by_first, left, first), _add_width(left_by_last, left, last)
+        right_by_first, right_by_last = (
+            _add_width(right_by_first, right, first),
+            _add_width(right_by_last, right, last),
+        )
+        left_by_first, left_by_last = (
+            _add_width(left_by_first, left, first),
+            _add_width(left_by_last, left, last),
+        )
     if lengths is None:
         return right_by_first[:, 0, n - 1]
     width = (lengths - 1).clamp_min(0).view(-1, 1, 1).expand(-1, 1, total.width)

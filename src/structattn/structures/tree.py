@@ -29,7 +29,10 @@ class DependencyTree(Structure):
         validate_args: bool | None = None,
     ) -> None:
         check_potentials(
-            "arcs", arcs, "(*batch, n, n), n at least 1", lambda shape: len(shape) >= 2 and shape[-1] == shape[-2] > 0
+            "arcs",
+            arcs,
+            "(*batch, n, n), n at least 1",
+            lambda shape: len(shape) >= 2 and shape[-1] == shape[-2] > 0,
         )
         self.arcs, self.single_root = arcs, bool(single_root)
         *batch, n, _ = arcs.shape
@@ -125,5 +128,5 @@ def infer_by_gradient(
 
     if wanted == native.LOG_PARTITION:
         return log_partition(arcs), arcs.new_empty(0)
-    result, pull_back = torch.func.vjp(log_partition, arcs)
+    result, pull_back = torch.func.vjp(log_partition, arcs)  # type: ignore[misc]
     return result, pull_back(torch.ones_like(result))[0] + zero_from(arcs).view(-1, 1, 1)

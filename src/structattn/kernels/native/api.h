@@ -2,7 +2,8 @@
 //
 // Conventions, for every function:
 //   * arrays are contiguous, row-major, owned by the caller; inputs are never written to;
-//   * `wide` is 1 for double potentials and results, 0 for float. log Z, its gradient and `saved` are always double;
+//   * `wide` is 1 for double potentials and results, 0 for float. log Z, its gradient and `saved` are always
+//   double;
 //   * lengths[b] in 0..n says how many positions of sentence b count; a null pointer means all n;
 //   * every output cell is written, including the zeros beyond a sentence's length;
 //   * `check` asks for a refusal of NaN and +inf potentials (within the lengths) on the way;
@@ -21,10 +22,11 @@ enum Status : int {
 
 extern "C" {
 
-// Linear chain. unary [B, n, C]; transitions: the block [C, C] that scores positions (i, i + 1) of chain b starts at
-// transitions + b * batch_stride + i * step_stride (either may be 0: shared).
+// Linear chain. unary [B, n, C]; transitions: the block [C, C] that scores positions (i, i + 1) of chain b
+// starts at transitions + b * batch_stride + i * step_stride (either may be 0: shared).
 
-// Number of doubles that forward writes into `saved` for backward; -1 if the sizes do not fit the index arithmetic.
+// Number of doubles that forward writes into `saved` for backward; -1 if the sizes do not fit the index
+// arithmetic.
 int64_t structattn_chain_saved_size(int64_t batch, int64_t n, int64_t states);
 
 // log_partition [B]; marginals [B, n, C] and edge_marginals [B, n - 1, C, C] may be null: not asked for.

@@ -1,7 +1,8 @@
 // Chooses, when the library is loaded, the instruction set whose kernels serve every call.
 //
-// CMake compiles the kernel_*.cpp files once a level, each into its own namespace structattn::<level>. The oldest level
-// is linked first: of a weak symbol that several levels emit (standard library templates) the linker keeps the first.
+// CMake compiles the kernel_*.cpp files once a level, each into its own namespace structattn::<level>. The
+// oldest level is linked first: of a weak symbol that several levels emit (standard library templates) the
+// linker keeps the first.
 #include <new>
 
 #include "api.h"
@@ -19,11 +20,11 @@
     decltype(structattn_projective_viterbi) projective_viterbi;       \
     }
 
-#define TABLE_OF_LEVEL(level)                                                                             \
-    Table {                                                                                               \
-        structattn::level::chain_saved_size, structattn::level::chain_forward,                            \
-            structattn::level::chain_backward, structattn::level::chain_viterbi,                          \
-            structattn::level::projective_saved_size, structattn::level::projective_forward,              \
+#define TABLE_OF_LEVEL(level)                                                                     \
+    Table {                                                                                       \
+        structattn::level::chain_saved_size, structattn::level::chain_forward,                    \
+            structattn::level::chain_backward, structattn::level::chain_viterbi,                  \
+            structattn::level::projective_saved_size, structattn::level::projective_forward,      \
             structattn::level::projective_backward, structattn::level::projective_viterbi, #level \
     }
 
