@@ -18,7 +18,14 @@ setup: .venv/up-to-date ## install everything that is needed into .venv (nothing
 	  { $(PYTHON) -m venv --without-pip .venv && $(PYTHON) -m pip --python .venv/bin/python install -q pip; }
 
 # torch comes first and by its exact pin: any other request may bring gigabytes of CUDA.
-.venv/up-to-date: .venv/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+# The editable install knows modules by name: when one comes, goes or moves, it is made anew.
+MODULES := .venv/modules-$(shell find src -name '*.py' | sort | cksum | cut -d' ' -f1)
+
+$(MODULES): .venv/bin/python
+	@rm -f .venv/modules-*
+	@touch $@
+
+.venv/up-to-date: .venv/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NATIVE) $(MODULES)
 	@echo "setting up .venv (once, and again when its ingredients change)"
 	$(BIN)/pip install -q -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt) numpy
 	$(BIN)/pip install -q -c constraints.txt scikit-build-core cmake ninja

@@ -25,6 +25,7 @@ from structattn.recipes.optimisation import OPTIMIZERS, Decay, TrainingSettings,
 from structattn.recipes.recipe import Table
 from structattn.recipes.reproduction import comma_separated, markdown, mean_and_spread
 from structattn.recipes.run_folder import RunFolder, read_tensors, write_tensors
+from structattn.recipes.running import chosen_by_options, default_path
 
 
 @dataclass
@@ -359,3 +360,14 @@ def test_tables_as_markdown_and_csv():
     assert comma_separated(table) == 'depth,ours\n2,99.1 ± 0.2\n3,"a, b"\n'
     assert mean_and_spread([1.0]) == "1.0"
     assert json.dumps(table._asdict())
+
+
+def test_options_are_short_for_keys_and_runs_are_named_after_what_was_set():
+    assert chosen_by_options("transduction", {"attention": "none", "seed": 3, "model": None}) == [
+        "model.attention=none",
+        "training.seed=3",
+    ]
+    with pytest.raises(UserError, match="--model means nothing to transduction; it has --attention, --seed"):
+        chosen_by_options("transduction", {"model": "unary"})
+    path = default_path("transduction", "quick", ["training.learning_rate=0.5", 'data.folder="a/b"'])
+    assert path.parts == ("runs", "transduction-quick-learning_rate-0.5-folder-a-b")

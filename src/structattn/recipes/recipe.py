@@ -29,6 +29,8 @@ class Recipe(ABC):
 
     task: ClassVar[str]
     config_class: ClassVar[type]
+    options: ClassVar[dict[str, str]] = {"attention": "model.attention", "seed": "training.seed"}
+    """Options of `structattn train`, and the keys that they are short for."""
 
     def __init__(self, config: Any, folder: DataFolder) -> None:
         self.config = config
@@ -50,6 +52,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def collate(self, examples: Sequence[Any]) -> tuple[Tensor, ...]: ...
+
+    def batch(self, model: nn.Module, examples: Sequence[Any]) -> tuple[Tensor, ...]:
+        """A collated batch where the model is."""
+        device = next(model.parameters()).device
+        return tuple(tensor.to(device) for tensor in self.collate(examples))
 
     @abstractmethod
     def validate(self, model: nn.Module) -> dict[str, float]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -26,8 +28,28 @@ class OpenRun(NamedTuple):
 
 def default_path(task: str, preset_name: str, settings: Sequence[str]) -> Path:
     """runs/ and a name that tells runs apart: task, preset and what was set."""
-    values = [setting.rpartition(".")[2].replace("=", "-").replace("/", "-") for setting in settings]
-    return Path("runs") / "-".join([task, preset_name, *values])
+    parts = [task, preset_name]
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        parts.append(f"{key.rpartition('.')[2]}-{value}")
+    return Path("runs") / re.sub(r"[^\w.-]+", "-", "-".join(parts)).rstrip("-")
+
+
+def chosen_by_options(task: str, options: Mapping[str, Any]) -> list[str]:
+    """The settings that options of the command line are short for; None: not given."""
+    known = recipe_class(task).options
+    chosen = []
+    for option, value in options.items():
+        if value is None:
+            continue
+        if option not in known:
+            has = f"it has --{', --'.join(known)}"
+            raise UserError(f"--{option} means nothing to {task}; {has}")
+        value = [str(one) for one in value] if isinstance(value, list) else value
+        # JSON's strings and lists are TOML's too; a plain word needs no quotes.
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        chosen.append(f"{known[option]}={text}")
+    return chosen
 
 
 def create(path: Path, task: str, preset_name: str, settings: Sequence[str], command: str) -> RunFolder:

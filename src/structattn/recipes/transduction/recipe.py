@@ -101,7 +101,7 @@ class TransductionRecipe(Recipe):
         examples = [self.example(pair) for pair in pairs]
         loss = 0.0
         for batch in sorted_batches(list(map(self.size, examples)), self.config.decoding.batch_size):
-            loss += model(*self.collate([examples[index] for index in batch])).item()
+            loss += model(*self.batch(model, [examples[index] for index in batch])).item()
         units = sum(map(self.units, examples))
         predicted = self.transduce(model, [pair.source for pair in pairs], greedy=True)
         prefix = sum(map(share_before_failure, predicted, (pair.target for pair in pairs)))
@@ -110,12 +110,13 @@ class TransductionRecipe(Recipe):
     def transduce(self, model: nn.Module, sources: list[list[str]], greedy: bool = False) -> list[list[str]]:
         """The infix of each source, in order, decoded in batches of similar length."""
         assert isinstance(model, TransductionModel)
+        device = next(model.parameters()).device
         settings = self.config.decoding if not greedy else DecodingSettings(beam=1)
         numbers = [self.numbers([ROOT, *source]) for source in sources]
         found: list[list[str]] = [[] for _ in sources]
         for batch in sorted_batches([len(source) for source in numbers], settings.batch_size):
-            lengths = torch.tensor([len(numbers[index]) for index in batch])
-            source = pad([numbers[index] for index in batch])
+            lengths = torch.tensor([len(numbers[index]) for index in batch], device=device)
+            source = pad([numbers[index] for index in batch]).to(device)
             ends = self.number_of[START], self.number_of[END]
             for index, target in zip(batch, model.search(source, lengths, settings, *ends), strict=True):
                 found[index] = [self.symbols[number] for number in target]

@@ -1,0 +1,106 @@
+"""structattn evaluate | predict | plot: what one does with a trained run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from structattn.cli.app import app, use_threads
+
+
+@app.command
+def evaluate(
+    run: Path,
+    /,
+    *,
+    data: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    json: Path | None = None,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+) -> None:
+    """Evaluate a trained run; the numbers are kept in its evaluation.json.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    data
+        Files or a folder in the task's own format, instead of its test set.
+    json
+        A file for the numbers.
+    """
+    import json as json_format
+
+    from structattn.recipes.progress import print_table
+    from structattn.recipes.run_folder import write_text
+    from structattn.recipes.running import open_run
+
+    use_threads(threads)
+    opened = open_run(run, data_dir)
+    evaluation = opened.recipe.evaluate(opened.model, data or [])
+    if data is None:
+        opened.folder.save_evaluation(evaluation)
+    if json is not None:
+        write_text(json, json_format.dumps(evaluation, indent=2) + "\n")
+    print_table(opened.recipe.evaluation_table(evaluation))
+
+
+@app.command
+def predict(run: Path, /, *inputs: str, data_dir: Path | None = None) -> None:
+    """Apply a trained run to inputs: arguments, or lines on standard input.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    inputs
+        What to predict for, each as one line.
+    """
+    from structattn.recipes.running import open_run
+
+    opened = open_run(run, data_dir)
+    for line in opened.recipe.predict(opened.model, inputs or _standard_input()):
+        print(line, flush=True)
+
+
+@app.command
+def plot(
+    run: Path,
+    text: str | None = None,
+    /,
+    *,
+    out: Path,
+    beside: Path | None = None,
+    arcs: bool = False,
+    data_dir: Path | None = None,
+) -> None:
+    """Draw what a trained run attends to.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    text
+        What to draw it for; a formula of the paper by default.
+    out
+        A file that ends in .svg, .png or .pdf.
+    beside
+        Another run, drawn at the left for comparison.
+    arcs
+        Arcs over the symbols (.svg) instead of a heat map.
+    """
+    from structattn.recipes.running import open_run
+    from structattn.show.figures import draw
+
+    runs = [open_run(path, data_dir) for path in (beside, run) if path is not None]
+    draw(runs, text, out, arcs)
+    print(f"wrote {out}")
+
+
+def _standard_input() -> Iterator[str]:
+    for line in sys.stdin:
+        yield line.rstrip("\n")
