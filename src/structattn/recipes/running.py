@@ -32,7 +32,7 @@ def default_path(task: str, preset_name: str, settings: Sequence[str]) -> Path:
     for setting in settings:
         key, _, value = setting.partition("=")
         parts.append(f"{key.rpartition('.')[2]}-{value}")
-    return Path("runs") / re.sub(r"[^\w.-]+", "-", "-".join(parts)).rstrip("-")
+    return Path("runs") / re.sub(r"[^\w.]+", "-", "-".join(parts)).rstrip("-")
 
 
 def chosen_by_options(task: str, options: Mapping[str, Any]) -> list[str]:
