@@ -19,23 +19,25 @@ from torch.autograd import Function
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from structattn.kernels import native
+
 Tensors = tuple[Tensor, ...]
 
 
 def differentiable(
-    forward: Callable[..., Tensors],
+    forward: Callable[..., tuple[Tensor | None, ...]],
     backward: Callable[..., Tensors],
     operator: Callable[..., Tensors],
     gradient_operator: Callable[..., Tensors],
     plain: Callable[..., Tensors],
-) -> Callable[..., Tensors]:
+) -> Callable[..., tuple[Any, ...]]:
     """Returns infer(potentials, lengths, options), a tuple of results.
 
     Potentials are tuples of tensors whose first dimension is the batch B (1: shared); options are constants.
 
-    forward(*potentials, lengths, *options, allocate) -> (*results, saved)
+    forward(*potentials, lengths, *options, allocate) -> (*results, saved), None for what is not wanted
     backward(*potentials, lengths, *options, saved, *gradients or None) -> gradients of the potentials
-    operator, gradient_operator: the same, registered with torch, without allocate
+    operator, gradient_operator: the same, registered with torch, without allocate, empty for what is not wanted
     plain(*potentials, lengths, *options) -> results, in differentiable torch operations
     """
 
@@ -96,7 +98,7 @@ def differentiable(
         @staticmethod
         def forward(lengths: Any, options: Any, *potentials: Any) -> Any:
             if _is_plain_eager(potentials[0]):
-                return forward(*potentials, lengths, *options, torch.empty)
+                return native.without_gaps(forward(*potentials, lengths, *options, torch.empty))
             return operator(*potentials, lengths, *options)
 
         @staticmethod
@@ -161,7 +163,7 @@ def differentiable(
                 grads = backward(*potentials, ctx.lengths, *ctx.options, saved, *upstream)
             return None, None, *grads
 
-    def infer(potentials: Tensors, lengths: Tensor | None, options: tuple[Any, ...]) -> Tensors:
+    def infer(potentials: Tensors, lengths: Tensor | None, options: tuple[Any, ...]) -> tuple[Any, ...]:
         if torch.compiler.is_compiling():
             return operator(*potentials, lengths, *options)[:-1]
         if _transformed():

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 LOG_PARTITION, MARGINALS, EDGE_MARGINALS = 0, 1, 2
-"""What a forward function is asked for; each includes the ones before. What was not asked for comes back empty."""
+"""What a forward function is asked for; each includes the ones before. What was not asked for comes back as None."""
 
 _OK, _OUT_OF_MEMORY, _TOO_LARGE, _BAD_FIRST_ARGUMENT, _BAD_SECOND_ARGUMENT = range(5)
 
@@ -98,8 +98,13 @@ def workspace_size(kernel: str, *shape: int) -> int:
     return size
 
 
-def _workspace(allocate: Allocate | None, kernel: str, *shape: int) -> Tensor:
-    return (allocate or torch.empty)(workspace_size(kernel, *shape) if allocate else 0, dtype=torch.float64)
+def _workspace(allocate: Allocate | None, kernel: str, *shape: int) -> Tensor | None:
+    return allocate(workspace_size(kernel, *shape), dtype=torch.float64) if allocate else None
+
+
+def without_gaps(results: tuple[Tensor | None, ...]) -> Any:
+    """The results with an empty tensor for what was not asked for: torch's operators return nothing but tensors."""
+    return tuple(torch.empty(0) if result is None else result for result in results)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -139,16 +144,15 @@ def chain_forward(
     wanted: int,
     check: bool,
     allocate: Allocate | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log_partition (B), marginals (B, n, C), edge_marginals (B, n - 1, C, C), saved (empty without allocate)."""
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """log_partition (B), marginals (B, n, C), edge_marginals (B, n - 1, C, C), saved (with allocate)."""
     loaded = library()
     unary, transitions, lengths = _contiguous(unary, transitions, lengths)
     batch, n, states = unary.shape
     log_partition = unary.new_empty(batch, dtype=torch.float64)
-    marginals = torch.empty_like(unary) if wanted >= MARGINALS else unary.new_empty(0)
-    edge_marginals = unary.new_empty(
-        (batch, max(n - 1, 0), states, states) if wanted >= EDGE_MARGINALS else 0
-    )
+    marginals = torch.empty_like(unary) if wanted >= MARGINALS else None
+    edges = (batch, max(n - 1, 0), states, states)
+    edge_marginals = unary.new_empty(edges) if wanted >= EDGE_MARGINALS else None
     saved = _workspace(allocate, "chain", batch, n, states)
     status = loaded.structattn_chain_forward(
         unary.dtype == torch.float64,
@@ -161,10 +165,10 @@ def chain_forward(
         _pointer(lengths),
         check,
         torch.get_num_threads(),
-        saved.data_ptr() if allocate else None,
+        _pointer(saved),
         log_partition.data_ptr(),
-        marginals.data_ptr() if wanted >= MARGINALS else None,
-        edge_marginals.data_ptr() if wanted >= EDGE_MARGINALS else None,
+        _pointer(marginals),
+        _pointer(edge_marginals),
     )
     _succeed(status, "unary", "transitions")
     return log_partition, marginals, edge_marginals, saved
@@ -236,13 +240,13 @@ def projective_forward(
     wanted: int,
     check: bool,
     allocate: Allocate | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log_partition (B), marginals (B, n, n), saved (empty without allocate)."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """log_partition (B), marginals (B, n, n), saved (with allocate)."""
     loaded = library()
     arcs, lengths = _contiguous(arcs, lengths)
     batch, n, _ = arcs.shape
     log_partition = arcs.new_empty(batch, dtype=torch.float64)
-    marginals = torch.empty_like(arcs) if wanted >= MARGINALS else arcs.new_empty(0)
+    marginals = torch.empty_like(arcs) if wanted >= MARGINALS else None
     saved = _workspace(allocate, "projective", batch, n)
     status = loaded.structattn_projective_forward(
         arcs.dtype == torch.float64,
@@ -253,9 +257,9 @@ def projective_forward(
         single_root,
         check,
         torch.get_num_threads(),
-        saved.data_ptr() if allocate else None,
+        _pointer(saved),
         log_partition.data_ptr(),
-        marginals.data_ptr() if wanted >= MARGINALS else None,
+        _pointer(marginals),
     )
     _succeed(status, "arcs")
     return log_partition, marginals, saved

@@ -18,7 +18,7 @@ from structattn.kernels import native
 def chain(
     unary: Tensor, transitions: Tensor, lengths: Tensor | None, wanted: int, check: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return native.chain_forward(unary, transitions, lengths, wanted, check, torch.zeros)
+    return native.without_gaps(native.chain_forward(unary, transitions, lengths, wanted, check, torch.zeros))
 
 
 @chain.register_fake
@@ -58,7 +58,9 @@ def _(unary: Tensor, transitions: Tensor, *_: Any) -> Any:
 def projective(
     arcs: Tensor, lengths: Tensor | None, single_root: bool, wanted: int, check: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return native.projective_forward(arcs, lengths, single_root, wanted, check, torch.zeros)
+    return native.without_gaps(
+        native.projective_forward(arcs, lengths, single_root, wanted, check, torch.zeros)
+    )
 
 
 @projective.register_fake

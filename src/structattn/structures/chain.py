@@ -27,7 +27,14 @@ from structattn import paper
 from structattn.kernels import native, native_serves, operators, selected_backend
 from structattn.kernels.gradients import differentiable, direct_or_operator
 from structattn.kernels.plain import NEG_INF, draw, log_sum, softmax, zero_from
-from structattn.structures.distribution import Structure, beyond, check_potentials, computed_in, readable
+from structattn.structures.distribution import (
+    Structure,
+    beyond,
+    check_potentials,
+    computed_in,
+    readable,
+    shaped,
+)
 
 
 class LinearChain(Structure):
@@ -66,7 +73,10 @@ class LinearChain(Structure):
         dtype = unary.dtype if transitions is None else torch.promote_types(unary.dtype, _dtype(transitions))
         self._dtype, dtype = dtype, computed_in(dtype)
         flat = self._flat_transitions(transitions)
-        self._potentials = (unary.to(dtype).reshape(self._batch_shape.numel(), n, states), flat.to(dtype))
+        self._potentials = (
+            shaped(unary.to(dtype), (self._batch_shape.numel(), n, states)),
+            flat.to(dtype),
+        )
 
     def _flat_transitions(self, transitions: Tensor | None) -> Tensor:
         """(B or 1, n - 1 or 1, C, C)"""
@@ -93,18 +103,18 @@ class LinearChain(Structure):
     @property
     def log_partition(self) -> Tensor:
         """log Z (*batch); -inf where no sequence is possible."""
-        return self._inference(native.LOG_PARTITION)[0].view(self._batch_shape).to(self._dtype)
+        return shaped(self._inference(native.LOG_PARTITION)[0], self._batch_shape).to(self._dtype)
 
     @property
     def marginals(self) -> Tensor:
         """p(z_i = c) (*batch, n, C)."""
-        return self._inference(native.MARGINALS)[1].view(self.unary.shape).to(self._dtype)
+        return shaped(self._inference(native.MARGINALS)[1], self.unary.shape).to(self._dtype)
 
     @property
     def edge_marginals(self) -> Tensor:
         """p(z_i = a, z_{i+1} = b) (*batch, n - 1, C, C)."""
         edges = self._inference(native.EDGE_MARGINALS)[2]
-        return edges.view(self._batch_shape + edges.shape[1:]).to(self._dtype)
+        return shaped(edges, self._batch_shape + edges.shape[1:]).to(self._dtype)
 
     def _compute(self, potentials: tuple[Tensor, ...], wanted: int) -> tuple[Tensor, ...]:
         unary, transitions = potentials

@@ -295,6 +295,11 @@ def beyond(lengths: Tensor, n: int) -> Tensor:
     return torch.arange(n, device=lengths.device) >= lengths.unsqueeze(1)
 
 
+def shaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """tensor.reshape(shape), without a node in the graph of gradients where there is nothing to do."""
+    return tensor if tensor.shape == shape else tensor.reshape(shape)
+
+
 def computed_in(dtype: torch.dtype) -> torch.dtype:
     """Half precision is computed in float32 (and internally, where that is not enough, in float64)."""
     return torch.float64 if dtype == torch.float64 else torch.float32

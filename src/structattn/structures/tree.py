@@ -10,7 +10,14 @@ from torch import Tensor
 
 from structattn.kernels import native
 from structattn.kernels.plain import NEG_INF, zero_from
-from structattn.structures.distribution import Structure, beyond, check_potentials, computed_in, readable
+from structattn.structures.distribution import (
+    Structure,
+    beyond,
+    check_potentials,
+    computed_in,
+    readable,
+    shaped,
+)
 
 
 class DependencyTree(Structure):
@@ -38,17 +45,17 @@ class DependencyTree(Structure):
         *batch, n, _ = arcs.shape
         self._set_up(torch.Size(batch), torch.Size((n,)), lengths, validate_args)
         self._dtype = arcs.dtype
-        self._potentials = (arcs.to(computed_in(arcs.dtype)).reshape(self._batch_shape.numel(), n, n),)
+        self._potentials = (shaped(arcs.to(computed_in(arcs.dtype)), (self._batch_shape.numel(), n, n)),)
 
     @property
     def log_partition(self) -> Tensor:
         """log Z (*batch); -inf where no tree is possible."""
-        return self._inference(native.LOG_PARTITION)[0].view(self._batch_shape).to(self._dtype)
+        return shaped(self._inference(native.LOG_PARTITION)[0], self._batch_shape).to(self._dtype)
 
     @property
     def marginals(self) -> Tensor:
         """p(head of m is h) (*batch, n, n), indexed [..., h, m]; every counted column but the root's sums to 1."""
-        return self._inference(native.MARGINALS)[1].view(self.arcs.shape).to(self._dtype)
+        return shaped(self._inference(native.MARGINALS)[1], self.arcs.shape).to(self._dtype)
 
     def _parts(self) -> list[tuple[Tensor, Tensor]]:
         return [(self._inference(native.MARGINALS, precise=True)[1], self._potentials[0].double())]

@@ -9,6 +9,8 @@
 // Results are the same for any number of threads: a chain's arithmetic does not depend on where it runs, and
 // gradients of shared transitions are summed over fixed blocks of chains first and over the blocks in order
 // afterwards.
+#include <optional>
+
 #include "chain_plan.h"
 
 namespace structattn::STRUCTATTN_LEVEL {
@@ -31,8 +33,10 @@ class Forward {
         const SharedTable table(problem_, steps_, table_memory.data());
         const MemoryPerThread memory(problem_.threads, Worker::size(problem_, nullptr, rows_in_worker));
         if (outputs_.saved) outputs_.saved[0] = needs_nodes_;
-        for_each_piece(problem_.threads, grouping_.groups(), [&](int64_t group, int thread) {
-            Worker worker(problem_, nullptr, rows_in_worker, memory.of(thread));
+        const auto start = [&](int thread) {
+            return Worker(problem_, nullptr, rows_in_worker, memory.of(thread));
+        };
+        for_each_piece(problem_.threads, grouping_.groups(), start, [&](int64_t group, Worker& worker) {
             const int64_t first = grouping_.first_chain(group);
             if (grouping_.is_quad(group)) {
                 SharedProducts<QUAD> products(table);
@@ -146,8 +150,10 @@ class Backward {
         const SharedTable table(problem_, steps_, table_memory.data());
         const MemoryPerThread memory(problem_.threads, Worker::size(problem_, &arguments_, lacks_nodes_));
         const Memory totals(std::max<int64_t>(pieces_ * total_size_, 1));
-        for_each_piece(problem_.threads, pieces_, [&](int64_t piece, int thread) {
-            Worker worker(problem_, &arguments_, lacks_nodes_, memory.of(thread));
+        const auto start = [&](int thread) {
+            return Worker(problem_, &arguments_, lacks_nodes_, memory.of(thread));
+        };
+        for_each_piece(problem_.threads, pieces_, start, [&](int64_t piece, Worker& worker) {
             run_piece(table, worker, piece, totals.data() + piece * total_size_);
         });
         if (total_size_ > 0) write_totals(totals.data());
@@ -171,9 +177,9 @@ class Backward {
         TransitionSink shared, outer;
         shared.total = outer.total = shares_over_batch() ? total : nullptr;
         if (shares_over_batch()) std::fill(total, total + total_size_, 0.0);
-        OuterProducts outer_products(problem_.states, worker.outer);
+        std::optional<OuterProducts> outer_products;
         if (shares_over_batch() && steps_ > 0 && shares_over_steps() && !arguments_.grad_edge_marginals)
-            outer.outer = &outer_products;
+            outer.outer = &outer_products.emplace(problem_.states, worker.outer);
         const int64_t groups = grouping_.groups();
         for (int64_t group = piece * groups / pieces_; group < (piece + 1) * groups / pieces_; ++group) {
             const int64_t first = grouping_.first_chain(group);
@@ -187,7 +193,7 @@ class Backward {
                 run_own(worker, first, shared);
             }
         }
-        if (outer.outer) outer_products.add_to(total, table.block(0));
+        if (outer_products) outer_products->add_to(total, table.block(0));
     }
 
     template <typename Products>

@@ -11,15 +11,27 @@
 
 namespace structattn::STRUCTATTN_LEVEL {
 
+// Calls work(piece, worker) for every piece in 0..pieces; each thread makes its worker once, by
+// start(thread).
+template <typename Start, typename Work>
+void for_each_piece(int threads, int64_t pieces, const Start& start, const Work& work) {
+    if (threads <= 1 || pieces <= 1) {
+        auto worker = start(0);
+        for (int64_t piece = 0; piece < pieces; ++piece) work(piece, worker);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+        auto worker = start(omp_get_thread_num());
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t piece = 0; piece < pieces; ++piece) work(piece, worker);
+    }
+}
+
 // Calls work(piece, thread) for every piece in 0..pieces.
 template <typename Work>
 void for_each_piece(int threads, int64_t pieces, const Work& work) {
-    if (threads <= 1 || pieces <= 1) {
-        for (int64_t piece = 0; piece < pieces; ++piece) work(piece, 0);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t piece = 0; piece < pieces; ++piece) work(piece, omp_get_thread_num());
+    for_each_piece(threads, pieces, [](int thread) { return thread; }, work);
 }
 
 // Memory without initial values, aligned to a cache line; std::bad_alloc when there is none.
