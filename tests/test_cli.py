@@ -219,7 +219,7 @@ def test_reproduce_makes_the_table_and_goes_on_where_it_stopped(tmp_path, capsys
         (["train", "transduction", "--set", "epochs=many"], "training.epochs must be int"),
         (["train", "transduction", "--sed", "1"], "Did you mean --seed"),
         (["train", "transduction", "--seed", "x"], "x"),
-        (["reproduce", "table9"], 'did you mean "table1"'),
+        (["reproduce", "tabel1"], 'did you mean "table1"'),
         (["evaluate", "nowhere"], "nowhere is no run folder"),
         (["data", "fetch", "snly"], 'did you mean "snli"'),
         (["data", "make", "qa"], "is not generated"),

@@ -116,7 +116,14 @@ def test_padding_and_chunks():
 
 def decays(watched, **settings):
     decay = Decay(TrainingSettings(**settings))
-    return [decay.epoch_ended(epoch, value) for epoch, value in enumerate(watched, 1)]
+    steps = [decay.epoch_ended(epoch, [value]) for epoch, value in enumerate(watched, 1)]
+    return [(factor, best) for factor, (best,) in steps]
+
+
+def test_every_one_of_several_models_has_its_own_best_epoch():
+    decay = Decay(TrainingSettings(watch="accuracy"))
+    found = [decay.epoch_ended(epoch, values)[1] for epoch, values in enumerate([[1, 5], [2, 4], [1, 6]], 1)]
+    assert found == [[True, True], [True, False], [False, True]]
 
 
 def test_the_papers_decay_starts_after_an_epoch_or_when_validation_worsens():
@@ -133,11 +140,19 @@ def test_the_papers_decay_starts_after_an_epoch_or_when_validation_worsens():
 def test_gradients_are_renormalised_only_above_the_limit():
     weights = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
     weights[0].grad, weights[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
-    assert renormalise(weights, 10.0) == pytest.approx(5.0)
+    assert renormalise(weights, 10.0) == pytest.approx([5.0])
     assert weights[1].grad.item() == 4.0
-    assert renormalise(weights, 1.0) == pytest.approx(5.0)
+    assert renormalise(weights, 1.0) == pytest.approx([5.0])
     torch.testing.assert_close(weights[0].grad, torch.tensor([0.6, 0.0]))
     torch.testing.assert_close(weights[1].grad, torch.tensor([0.8]))
+
+
+def test_gradients_of_several_models_are_renormalised_each_by_its_own_norm():
+    weights = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2, 1))]
+    weights[0].grad, weights[1].grad = torch.tensor([[3.0, 0.0], [0.3, 0.0]]), torch.tensor([[4.0], [0.4]])
+    assert renormalise(weights, 1.0, models=2) == pytest.approx([5.0, 0.5])
+    torch.testing.assert_close(weights[0].grad, torch.tensor([[0.6, 0.0], [0.3, 0.0]]))
+    torch.testing.assert_close(weights[1].grad, torch.tensor([[0.8], [0.4]]))
 
 
 def test_initialisation_keeps_padding_zero():

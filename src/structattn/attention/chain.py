@@ -12,6 +12,8 @@ and the context is one vector, c = sum_k sum_i p(z_k = i) o_i^k.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -125,25 +127,10 @@ class ChainAttention(nn.Module):
         check_features("query", query, "B", *sizes, like=self.transition)
         key = self._at_every_step("key", key, len(query), "n", self.embed_dim)
         queries = query if all_steps else self.queries(query)
-        unary = (key @ queries.unsqueeze(-1)).squeeze(-1)
-        transitions = None
-        if self.potentials == "binary":
-            unary = unary * self._multiplicities(unary)
-            transitions = key[:, :-1] @ key[:, 1:].mT
-            if self.forbid_repeats:
-                same = torch.eye(key.shape[2], dtype=torch.bool, device=key.device)
-                transitions = transitions.masked_fill(same, float("-inf"))
         if lengths is not None:
-            ignored = beyond(check_lengths(lengths, len(key), key.shape[2]), key.shape[2])
-            unary = unary.masked_fill(ignored.unsqueeze(1), float("-inf"))
-        return unary, transitions
-
-    def _multiplicities(self, unary: Tensor) -> Tensor:
-        """How often each step's unary potential counts (K, 1)."""
-        times = torch.full((self.steps, 1), 1.0 if self.count_unaries == "once" else 2.0).to(unary)
-        if self.count_unaries == "printed":
-            times[0] = times[-1] = 1.0
-        return times
+            lengths = check_lengths(lengths, len(key), key.shape[2])
+        options = self.potentials, self.forbid_repeats, self.count_unaries
+        return chain_potentials(queries.unbind(1), key.unbind(1), lengths, *options)
 
     def _at_every_step(
         self, name: str, facts: Tensor, batch: int, n: int | str, features: int | str
@@ -158,3 +145,39 @@ class ChainAttention(nn.Module):
     def extra_repr(self) -> str:
         options = f"potentials={self.potentials!r}, forbid_repeats={self.forbid_repeats}"
         return f"{self.embed_dim}, steps={self.steps}, {options}, count_unaries={self.count_unaries!r}"
+
+
+def chain_potentials(
+    queries: Sequence[Tensor],
+    keys: Sequence[Tensor],
+    lengths: Tensor | None,
+    potentials: str = "binary",
+    forbid_repeats: bool = True,
+    count_unaries: str = "printed",
+) -> tuple[Tensor, Tensor | None]:
+    """Unary (B, K, n), and transitions (B, K - 1, n, n) of binary potentials, from K queries (B, d) and keys (B, n, d).
+
+    For lengths and the options see :class:`ChainAttention`.
+    """
+    pairs = zip(keys, queries, strict=True)
+    unary = torch.stack([(key @ query.unsqueeze(2)).squeeze(2) for key, query in pairs], 1)
+    batch, _, n = unary.shape
+    transitions = None
+    if potentials == "binary":
+        unary = unary * _multiplicities(unary, count_unaries)
+        joint = [key @ following.mT for key, following in pairwise(keys)]
+        transitions = torch.stack(joint, 1) if joint else unary.new_zeros(batch, 0, n, n)
+        if forbid_repeats:
+            same = torch.eye(n, dtype=torch.bool, device=unary.device)
+            transitions = transitions.masked_fill(same, float("-inf"))
+    if lengths is not None:
+        unary = unary.masked_fill(beyond(lengths, n).unsqueeze(1), float("-inf"))
+    return unary, transitions
+
+
+def _multiplicities(unary: Tensor, count_unaries: str) -> Tensor:
+    """How often each of the K steps' unary potentials counts (K, 1)."""
+    times = torch.full((unary.shape[1], 1), 1.0 if count_unaries == "once" else 2.0).to(unary)
+    if count_unaries == "printed":
+        times[0] = times[-1] = 1.0
+    return times

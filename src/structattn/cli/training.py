@@ -46,7 +46,7 @@ def train_model(
     Parameters
     ----------
     recipe
-        What to train: transduction.
+        What to train: transduction or qa.
     attention
         none, simple, structured, ... (short for --set model.attention=...).
     model
@@ -133,9 +133,12 @@ def reproduce(
     /,
     *,
     preset: str = "quick",
-    seeds: int = 1,
+    seeds: int | None = None,
+    tasks: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
     folder: Path | None = None,
+    engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
+    address: str | None = None,
     settings: Settings = None,
     data_dir: Path | None = None,
 ) -> int:
@@ -144,25 +147,34 @@ def reproduce(
     Parameters
     ----------
     table
-        table1 (tree transduction).
+        table1 (tree transduction) or table3 (question answering).
     preset
         quick (minutes) or full (the paper's setting).
     seeds
-        How many seeds each model is trained with.
+        How many seeds each model is trained with; by default 1, or the paper's 20 for table3.
+    tasks
+        Of table3: the numbers of bAbI tasks; by default the paper's twelve.
     folder
         Where the runs and the table go; runs/TABLE-PRESET by default.
+    engine
+        local: processes on this machine; ray: a Ray cluster.
     workers
         How many single-threaded processes train at once; by default one a processor.
+    address
+        Of the Ray cluster; by default one is started on this machine.
     settings
         Any key of the configuration, as key=value ..., for all runs.
     """
+    from structattn.recipes.engines import Labour
     from structattn.recipes.progress import print_table
     from structattn.recipes.reproduction import reproduce as reproduce_table
     from structattn.recipes.tasks import table_class
 
     found = table_class(table)()
     path = folder or Path("runs") / f"{table}-{preset}"
-    result = reproduce_table(found, path, preset, seeds, workers, settings or [], data_dir)
+    labour = Labour(engine, workers, address, data_dir)
+    count = found.usual_seeds if seeds is None else seeds
+    result = reproduce_table(found, path, preset, count, tasks or [], settings or [], labour)
     if result is None:
         print(f"stopped; the same command goes on with what is in {path}", file=sys.stderr)
         return 130

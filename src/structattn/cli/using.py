@@ -85,7 +85,7 @@ def plot(
     run
         The run folder.
     text
-        What to draw it for; a formula of the paper by default.
+        What to draw it for: a formula; a story with a question, or its file. By default an example.
     out
         A file that ends in .svg, .png or .pdf.
     beside

@@ -36,8 +36,9 @@ def bucketed_batches(
     for first in range(0, len(order), step):
         part = sorted(order[first : first + step], key=lambda index: sizes[index])
         batches += [part[start : start + batch_size] for start in range(0, len(part), batch_size)]
-    generator.shuffle(batches)
-    return batches
+    full = [batch for batch in batches if len(batch) == batch_size]
+    generator.shuffle(full)
+    return full + [batch for batch in batches if len(batch) < batch_size]
 
 
 def sorted_batches(sizes: Sequence[int], batch_size: int) -> list[list[int]]:

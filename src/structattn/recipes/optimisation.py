@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ class TrainingSettings:
     """[training]: what all recipes share."""
 
     seed: int = 1
+    seeds: int = 1
+    """so many models, with the seeds from `seed` on, train as one; for recipes that can"""
     epochs: int = 13
     batch_size: int = 20
     optimizer: str = "sgd"
@@ -60,8 +63,13 @@ class TrainingSettings:
         _one_of("training.keep", self.keep, ("last", "best"))
         _one_of("training.loss_per", self.loss_per, ("sentence", "unit", "sum"))
         _one_of("training.initialisation", self.initialisation, INITIALISATIONS)
-        if min(self.epochs, self.batch_size, self.bucket_pool) < 1:
-            raise UserError("training.epochs, training.batch_size and training.bucket_pool must be 1 or more")
+        for name in ("epochs", "batch_size", "bucket_pool", "seeds"):
+            if getattr(self, name) < 1:
+                raise UserError(f"training.{name} must be at least 1, not {getattr(self, name)}")
+        if self.seeds > 1 and self.decay_when_worse:
+            raise UserError(
+                "training.decay_when_worse is about one model: set it to false, or training.seeds to 1"
+            )
         if self.learning_rate <= 0:
             raise UserError(f"training.learning_rate must be positive, not {self.learning_rate}")
 
@@ -71,28 +79,46 @@ def _one_of(key: str, value: str, known: Iterable[str]) -> None:
         raise UserError(f'{key}: unknown value "{value}"{did_you_mean(value, known)}')
 
 
-def initialise(model: nn.Module, settings: TrainingSettings) -> None:
-    """Every weight by the paper's one rule; the embedding of padding stays zero."""
-    if settings.initialisation == "default":
-        return
-    with torch.no_grad():
-        for weights in model.parameters():
-            if settings.initialisation == "uniform":
-                weights.uniform_(-settings.initial_scale, settings.initial_scale)
-            else:
-                weights.normal_(0.0, settings.initial_scale)
+@torch.no_grad()
+def initialise(model: nn.Module, settings: TrainingSettings, stacked: bool = False) -> None:
+    """Every weight by the paper's one rule; the embedding of padding stays zero.
+
+    stacked: the first dimension of every weight is of models. Each starts as it would alone, from its own seed.
+    """
+    if stacked:
+        if settings.initialisation == "default":
+            raise UserError('training.initialisation: "default" is not for models that are trained as one')
+        for number in range(settings.seeds):
+            torch.manual_seed(settings.seed + number)
+            _fill([weights[number] for weights in model.parameters()], settings)
+    elif settings.initialisation != "default":
+        _fill(model.parameters(), settings)
         for module in model.modules():
             if isinstance(module, nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx].zero_()
 
 
-def renormalise(weights: Sequence[Tensor], limit: float) -> float:
-    """Scales the gradients to the limit if their joint l2 norm exceeds it (0: never); the norm as it was."""
+def _fill(tensors: Iterable[Tensor], settings: TrainingSettings) -> None:
+    for tensor in tensors:
+        if settings.initialisation == "uniform":
+            tensor.uniform_(-settings.initial_scale, settings.initial_scale)
+        else:
+            tensor.normal_(0.0, settings.initial_scale)
+
+
+def renormalise(weights: Sequence[Tensor], limit: float, models: int = 1) -> list[float]:
+    """Scales the gradients of each model to the limit if their joint l2 norm exceeds it (0: never).
+
+    Of several models, the first dimension of every weight. Returns the norms as they were.
+    """
     gradients = [weight.grad for weight in weights if weight.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    if 0 < limit < norm:
-        torch._foreach_mul_(gradients, (limit / norm).to(gradients[0].dtype))
-    return float(norm)
+    each = [torch.linalg.vector_norm(gradient.view(models, -1), dim=1) for gradient in gradients]
+    norms = torch.linalg.vector_norm(torch.stack(each), dim=0)
+    if limit > 0 and bool((norms > limit).any()):
+        factors = (limit / norms).clamp_max(1.0)
+        for gradient in gradients:
+            gradient.view(models, -1).mul_(factors.unsqueeze(1))
+    return norms.tolist()
 
 
 @dataclass
@@ -100,16 +126,16 @@ class Decay:
     """What the rules of decay remember from epoch to epoch."""
 
     settings: TrainingSettings
-    best: float | None = None
+    best: list[float] | None = None
     started: bool = False
 
-    def epoch_ended(self, epoch: int, watched: float) -> tuple[float, bool]:
-        """What to multiply the learning rate by, and whether this epoch (from 1) is the best so far."""
+    def epoch_ended(self, epoch: int, watched: list[float]) -> tuple[float, list[bool]]:
+        """What to multiply the learning rate by, and for which models this epoch (from 1) is the best so far."""
         settings = self.settings
-        value = -watched if settings.watch == "loss" else watched
-        improved = self.best is None or value > self.best
-        if improved:
-            self.best = value
-        self.started |= 0 < settings.decay_after <= epoch or (settings.decay_when_worse and not improved)
+        values = [-value if settings.watch == "loss" else value for value in watched]
+        best = self.best or [-math.inf] * len(values)
+        improved = [value > old for value, old in zip(values, best, strict=True)]
+        self.best = [max(value, old) for value, old in zip(values, best, strict=True)]
+        self.started |= 0 < settings.decay_after <= epoch or (settings.decay_when_worse and not any(improved))
         periodic = settings.decay_every > 0 and epoch % settings.decay_every == 0
         return (settings.decay if self.started or periodic else 1.0), improved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -69,12 +70,17 @@ class Progress:
         )
 
     def epoch_ended(self, line: dict[str, Any]) -> None:
-        values = (f"{key.replace('_', ' ')} {value:.4g}" for key, value in line.items() if key != "epoch")
-        shown = "  ".join(values)
+        values = {key: mean_of(value) for key, value in line.items() if key != "epoch"}
+        shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in values.items())
         self.console.print(f"epoch {line['epoch']}/{self._epochs}  {shown}", highlight=False, soft_wrap=True)
         if self._writer is not None:
-            for key, value in line.items():
+            for key, value in values.items():
                 self._writer.add_scalar(key, value, line["epoch"])
+
+
+def mean_of(value: float | list[float]) -> float:
+    """The value of a model, or the mean of the values of several."""
+    return statistics.fmean(value) if isinstance(value, list) else value
 
 
 def print_table(table: Table) -> None:

@@ -29,6 +29,9 @@ class Recipe(ABC):
 
     task: ClassVar[str]
     config_class: ClassVar[type]
+    stacks: ClassVar[bool] = False
+    """Whether one network holds `training.seeds` models: the first dimension of every weight is of models, `collate`
+    gets the examples of one model after those of another, and losses and the values of `validate` are lists."""
     options: ClassVar[dict[str, str]] = {"attention": "model.attention", "seed": "training.seed"}
     """Options of `structattn train`, and the keys that they are short for."""
 
@@ -59,11 +62,15 @@ class Recipe(ABC):
         return tuple(tensor.to(device) for tensor in self.collate(examples))
 
     @abstractmethod
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self, model: nn.Module) -> dict[str, Any]:
         """Values of the validation set, "loss" among them; `training.watch` names one."""
 
     def epoch_begins(self, model: nn.Module, epoch: int) -> None:  # noqa: B027 (most recipes have nothing to change)
         """For models that change on the way; epochs count from 1."""
+
+    def counts(self, epoch: int) -> bool:
+        """Whether the model of this epoch may be the best one."""
+        return True
 
     @abstractmethod
     def evaluate(self, model: nn.Module, data: list[Path]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""A table of the paper: the runs it needs, trained by single-threaded processes, and ours beside theirs.
+"""A table of the paper: the runs it needs, trained by the workers of an engine, and ours beside theirs.
 
-Whatever is there already is used: a finished run is not trained again, and a stopped one goes on. Two workers
-of one thread each train faster than one of two, because the models are small.
+Whatever is there already is used: a finished run is not trained again, and a stopped one goes on.
 """
 
 from __future__ import annotations
@@ -9,12 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import queue
-import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -27,7 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from structattn.recipes import running
 from structattn.recipes.config import override
+from structattn.recipes.engines import Engine, Labour, hire
 from structattn.recipes.errors import UserError
+from structattn.recipes.progress import mean_of
 from structattn.recipes.recipe import Table
 from structattn.recipes.run_folder import RunFolder, write_text
 from structattn.recipes.stopping import stop_signals
@@ -35,7 +31,6 @@ from structattn.recipes.tasks import preset as read_preset
 from structattn.recipes.tasks import recipe_class
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-_SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Job(NamedTuple):
@@ -48,9 +43,13 @@ class Job(NamedTuple):
 class PaperTable(ABC):
     name: ClassVar[str]
     task: ClassVar[str]
+    usual_seeds: ClassVar[int] = 1
+    tasks: ClassVar[Sequence[int]] = ()
+    """The paper's, where a table has several."""
 
     @abstractmethod
-    def jobs(self, seeds: int) -> list[Job]: ...
+    def jobs(self, seeds: int, tasks: Sequence[int] = ()) -> list[Job]:
+        """The runs, of these tasks only where a table has tasks."""
 
     @abstractmethod
     def table(self, evaluations: dict[str, dict[str, Any]], title: str) -> Table:
@@ -68,19 +67,20 @@ def reproduce(
     folder: Path,
     preset: str,
     seeds: int,
-    workers: int | None,
+    tasks: Sequence[int],
     settings: Sequence[str],
-    data_dir: Path | None,
+    labour: Labour,
 ) -> Table | None:
     """The table, also written as table.name.{md,csv,json} into the folder; None if it was interrupted."""
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
-    jobs = table.jobs(seeds)
+    if tasks and not table.tasks:
+        raise UserError(f"--tasks means nothing to {table.name}")
+    jobs = table.jobs(seeds, tasks)
     for job in jobs:
         _prepare(table.task, job, folder, preset, settings)
-    missing = [job for job in jobs if RunFolder(folder / job.name).evaluation() is None]
-    options = ["--data-dir", str(data_dir)] if data_dir is not None else []
-    if missing and not _Workers(table.task, folder, missing, options).run(workers or os.cpu_count() or 1):
+    missing = [job.name for job in jobs if RunFolder(folder / job.name).evaluation() is None]
+    if missing and not _Watch(hire(labour, table.task, folder, missing)).run():
         return None
     evaluations = {job.name: RunFolder(folder / job.name).evaluation() or {} for job in jobs}
     title = f"{table.name}, preset {preset}, {seeds} seed{'s' if seeds > 1 else ''}"
@@ -108,69 +108,31 @@ def _prepare(task: str, job: Job, folder: Path, preset: str, settings: Sequence[
         raise UserError(f"{run.path} was made with other settings: choose another --folder, or remove it")
 
 
-class _Workers:
-    """Runs `structattn train` for each job, several jobs at a time."""
+class _Watch:
+    """Runs an engine to its end and shows each run's epochs; in a file, a line for each."""
 
-    def __init__(self, task: str, folder: Path, jobs: list[Job], options: list[str]) -> None:
-        self.task, self.folder, self.jobs, self.options = task, folder, jobs, options
-        self.waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.failed: dict[str, str] = {}
-        self.stopped = threading.Event()
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self.console = Console(stderr=True)
 
-    def run(self, count: int) -> bool:
-        """True when all is done, False when interrupted; UserError if a job failed, once the others end."""
-        for job in self.jobs:
-            self.waiting.put(job)
-        threads = [threading.Thread(target=self._work) for _ in range(min(count, len(self.jobs)))]
-        with stop_signals() as self.stopped:
-            for thread in threads:
-                thread.start()
-            self._watch(threads)
-            if self.stopped.is_set():
+    def run(self) -> bool:
+        """True when all is done, False when interrupted; UserError if a run failed, once the others end."""
+        with stop_signals() as stopped:
+            self.engine.start()
+            self._watch(stopped)
+            if stopped.is_set():
                 self.console.print("saving ...")
-                for process in list(self.processes.values()):
-                    process.send_signal(signal.SIGINT)
-            for thread in threads:
-                thread.join()
-        if self.stopped.is_set():
-            return False
-        if self.failed:
-            name, reason = next(iter(self.failed.items()))
+                self.engine.stop()
+                return False
+        if self.engine.failed:
+            name, reason = next(iter(self.engine.failed.items()))
             raise UserError(
-                f"{len(self.failed)} of {len(self.jobs)} runs failed; {self.folder / name}: {reason}"
+                f"{len(self.engine.failed)} of {len(self.engine.names)} runs failed; "
+                f"{self.engine.folder / name}: {reason}"
             )
         return True
 
-    def _work(self) -> None:
-        while not self.stopped.is_set():
-            try:
-                job = self.waiting.get_nowait()
-            except queue.Empty:
-                return
-            self._train(job)
-
-    def _train(self, job: Job) -> None:
-        """Its own session keeps Ctrl-C from the process: we tell it to stop, once."""
-        options = ["--resume", "--then-evaluate", "--threads", "1", "--quiet", *self.options]
-        process = subprocess.Popen(
-            [*_program(), "train", self.task, "--run", str(self.folder / job.name), *options],
-            env={**os.environ, **_SINGLE_THREADED},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self.processes[job.name] = process
-        if self.stopped.is_set():  # in between, when nobody could tell it
-            process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
-        if process.returncode != 0 and not self.stopped.is_set():
-            lines = errors.decode(errors="replace").strip().splitlines()
-            self.failed[job.name] = lines[-1] if lines else f"exit code {process.returncode}"
-
-    def _watch(self, threads: list[threading.Thread]) -> None:
-        """Shows each run's epochs until all are done or stopped; in a file, a line for each."""
+    def _watch(self, stopped: threading.Event) -> None:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -179,33 +141,34 @@ class _Workers:
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self.console, disable=not self.console.is_terminal) as bars:
-            shown = dict.fromkeys((job.name for job in self.jobs), 0)
+            shown = dict.fromkeys(self.engine.names, 0)
             rows = {name: self._add_bar(bars, name) for name in shown}
-            while any(thread.is_alive() for thread in threads) and not self.stopped.is_set():
+            while self.engine.working() and not stopped.is_set():
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 for name, row in rows.items():
-                    if name in self.processes:
-                        bars.start_task(row)
-                    for line in RunFolder(self.folder / name).metrics()[shown[name] :]:
-                        shown[name] += 1
-                        self._show(bars, row, name, line)
+                    self._look(bars, row, name, shown)
 
     def _add_bar(self, bars: Progress, name: str) -> TaskID:
-        config = RunFolder(self.folder / name).config(recipe_class(self.task).config_class)
+        config = RunFolder(self.engine.folder / name).config(recipe_class(self.engine.task).config_class)
         return bars.add_task(name, total=config.training.epochs, values="", start=False)
 
+    def _look(self, bars: Progress, row: TaskID, name: str, shown: dict[str, int]) -> None:
+        """The epochs of a run that were not shown yet."""
+        if not self.engine.begun(name):
+            return
+        bars.start_task(row)
+        for line in RunFolder(self.engine.folder / name).metrics()[shown[name] :]:
+            shown[name] += 1
+            self._show(bars, row, name, line)
+
     def _show(self, bars: Progress, row: TaskID, name: str, line: dict[str, Any]) -> None:
-        values = "  ".join(f"{key} {value:.4g}" for key, value in line.items() if key.startswith("valid"))
+        values = "  ".join(
+            f"{key} {mean_of(value):.4g}" for key, value in line.items() if key.startswith("valid")
+        )
         if self.console.is_terminal:
             bars.update(row, completed=line["epoch"], values=values)
         else:
             self.console.print(f"{name}  epoch {line['epoch']}  {values}", highlight=False)
-
-
-def _program() -> list[str]:
-    """How to call the command line: the script that was installed beside this Python, else the module."""
-    script = Path(sys.executable).with_name("structattn")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "structattn.cli"]
 
 
 def markdown(table: Table) -> str:

@@ -89,6 +89,14 @@ class RunFolder:
     def save_weights(self, model: nn.Module) -> None:
         write_tensors(self.path / WEIGHTS, _owned(model.state_dict()))
 
+    def replace_weights(self, model: nn.Module, chosen: list[bool]) -> None:
+        """Saves the chosen ones of the models that the first dimension of every weight counts; keeps the others."""
+        tensors, _ = read_tensors(self.path / WEIGHTS)
+        rows = torch.tensor(chosen).nonzero().flatten()
+        for name, tensor in model.state_dict().items():
+            tensors[name][rows] = tensor[rows].cpu()
+        write_tensors(self.path / WEIGHTS, tensors)
+
     def load_weights(self, model: nn.Module) -> None:
         tensors, _ = read_tensors(self.path / WEIGHTS)
         load_state(model, tensors, self.path / WEIGHTS)

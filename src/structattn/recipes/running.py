@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from structattn.recipes.config import override
 from structattn.recipes.data_folder import DataFolder
 from structattn.recipes.errors import UserError
+from structattn.recipes.progress import Progress
 from structattn.recipes.recipe import Recipe
 from structattn.recipes.run_folder import RunFolder
 from structattn.recipes.tasks import preset, recipe_class
@@ -71,6 +73,16 @@ def resume(path: Path, settings: Sequence[str]) -> RunFolder:
     if override(config, settings) != config:
         raise UserError(f"a resumed run keeps its configuration ({path}): leave out {' '.join(settings)}")
     return run
+
+
+def train_and_evaluate(path: Path, data_dir: Path | None) -> None:
+    """The run trained to its end from wherever it stands, and its evaluation written, by this process alone."""
+    from structattn.recipes.training import Machine, train
+
+    torch.set_num_threads(1)
+    if train(RunFolder(path), DataFolder.find(data_dir), Machine(), Progress(quiet=True)):
+        opened = open_run(path, data_dir)
+        opened.folder.save_evaluation(opened.recipe.evaluate(opened.model, []))
 
 
 def open_run(path: Path, data_dir: Path | None = None) -> OpenRun:

@@ -10,8 +10,14 @@ from structattn.recipes.config import build, read_toml
 from structattn.recipes.errors import UserError, did_you_mean
 from structattn.recipes.recipe import Recipe
 
-RECIPES = {"transduction": "structattn.recipes.transduction.recipe:TransductionRecipe"}
-TABLES = {"table1": "structattn.recipes.transduction.table:Table1"}
+RECIPES = {
+    "transduction": "structattn.recipes.transduction.recipe:TransductionRecipe",
+    "qa": "structattn.recipes.qa.recipe:QARecipe",
+}
+TABLES = {
+    "table1": "structattn.recipes.transduction.table:Table1",
+    "table3": "structattn.recipes.qa.table:Table3",
+}
 
 
 def recipe_class(task: str) -> type[Recipe]:

@@ -15,6 +15,7 @@ import gc
 import math
 import os
 import random
+import statistics
 import threading
 import time
 from contextlib import nullcontext
@@ -101,10 +102,10 @@ class Position:
 
     epoch: int = 1
     batch: int = 0
-    loss: float = 0.0
+    loss: list[float] = field(default_factory=list)
     units: int = 0
     seconds: float = 0.0
-    decay_best: float | None = None
+    decay_best: list[float] | None = None
     decay_started: bool = False
     metrics: list[dict[str, Any]] = field(default_factory=list)
 
@@ -127,7 +128,11 @@ class TrainingLoop:
         torch.manual_seed(self.settings.seed)
         with fabric.init_module():  # in the precision that the weights will have
             self.network: nn.Module = recipe.build_model()
-        initialise(self.network, self.settings)
+        initialise(self.network, self.settings, recipe.stacks)
+        self.models = self.settings.seeds
+        if self.models > 1 and not (recipe.stacks and fabric.world_size == 1):
+            why = "by one process" if recipe.stacks else f"one by one by {recipe.task}"
+            raise UserError(f"training.seeds: several models are trained {why} only")
         self.weights = [weight for weight in self.network.parameters() if weight.requires_grad]
         self.optimizer = OPTIMIZERS[self.settings.optimizer](self.weights, self.settings)
         state = run.load_checkpoint(self.network, self.optimizer)
@@ -149,17 +154,25 @@ class TrainingLoop:
     def _epoch(self) -> bool:
         """The rest of the current epoch; False if it was stopped on the way."""
         position, settings = self.position, self.settings
-        order = random.Random(f"{settings.seed} {position.epoch}")
-        batches = bucketed_batches(self.sizes, settings.batch_size, order, settings.bucket_pool)
+        batches_of_models = [
+            bucketed_batches(
+                self.sizes,
+                settings.batch_size,
+                random.Random(f"{settings.seed + number} {position.epoch}"),
+                settings.bucket_pool,
+            )
+            for number in range(self.models)
+        ]
         self.recipe.epoch_begins(self.network, position.epoch)
         self.network.train()
-        while position.batch < len(batches):
+        while position.batch < len(batches_of_models[0]):
             started = time.perf_counter()
-            stop = self._step([self.examples[index] for index in batches[position.batch]])
+            indices = [index for batches in batches_of_models for index in batches[position.batch]]
+            stop = self._step([self.examples[index] for index in indices])
             position.batch += 1
             position.seconds += time.perf_counter() - started
-            speed = position.batch * settings.batch_size / position.seconds
-            self.progress.step(position.epoch, position.batch, position.loss / max(position.units, 1), speed)
+            speed = position.batch * settings.batch_size * self.models / position.seconds
+            self.progress.step(position.epoch, position.batch, statistics.fmean(self._loss_per_unit()), speed)
             if stop or time.monotonic() - self.saved_at > settings.checkpoint_seconds:
                 self._save_checkpoint()
             if stop:
@@ -178,51 +191,64 @@ class TrainingLoop:
         # With more processes than examples, a process without one takes part in the average with a loss of
         # zero.
         present = float(bool(share))
-        divisor = {"sentence": len(examples), "unit": max(units, 1), "sum": 1}[settings.loss_per]
-        loss = self.model(*fabric.to_device(self.recipe.collate(share or examples[:1]))) * present
+        divisor = {"sentence": len(examples), "unit": max(units, 1), "sum": self.models}[settings.loss_per]
+        losses = self.model(*fabric.to_device(self.recipe.collate(share or examples[:1]))) * present
         self.stepper.zero_grad()
-        fabric.backward(loss * (processes / divisor))
-        norm = renormalise(self.weights, settings.gradient_norm)
-        total, stop = loss.item(), self.stop.is_set()
+        fabric.backward(losses.sum() * (processes * self.models / divisor))
+        norms = renormalise(self.weights, settings.gradient_norm, self.models)
+        totals, stop = losses.flatten().tolist(), self.stop.is_set()
         if processes > 1:
-            sums = fabric.all_reduce(torch.tensor([total, float(stop)], dtype=torch.float64), reduce_op="sum")
-            total, stop = float(sums[0]), bool(sums[1])
-        if not (math.isfinite(total) and math.isfinite(norm)):
-            where = f"epoch {position.epoch}, batch {position.batch + 1}"
-            raise UserError(
-                f"{where}: the loss is {total}, the norm of its gradient {norm}; stopped before it reached "
-                f"the weights. The last good ones are in {self.run.path}"
-            )
+            sums = torch.tensor([*totals, stop], dtype=torch.float64)
+            *totals, stop = fabric.all_reduce(sums, reduce_op="sum").tolist()  # type: ignore[union-attr]
+        for number, (total, norm) in enumerate(zip(totals, norms, strict=True)):
+            if not (math.isfinite(total) and math.isfinite(norm)):
+                self._refuse(number, total, norm)
         self.stepper.step()
-        position.loss += total
-        position.units += units
-        return stop
+        position.loss = [a + b for a, b in zip(position.loss or [0.0] * self.models, totals, strict=True)]
+        position.units += units // self.models
+        return bool(stop)
+
+    def _refuse(self, number: int, loss: float, norm: float) -> None:
+        where = f"epoch {self.position.epoch}, batch {self.position.batch + 1}"
+        seed = f", seed {self.settings.seed + number}" if self.models > 1 else ""
+        raise UserError(
+            f"{where}{seed}: the loss is {loss}, the norm of its gradient {norm}; stopped before it reached "
+            f"the weights. The last good ones are in {self.run.path}"
+        )
+
+    def _loss_per_unit(self) -> list[float]:
+        return [loss / max(self.position.units, 1) for loss in self.position.loss]
 
     def _end_epoch(self) -> None:
         position, settings = self.position, self.settings
         (rate,) = {group["lr"] for group in self.optimizer.param_groups}
         validation = self.fabric.broadcast(self._validate() if self._is_first() else {})
-        factor, improved = self.decay.epoch_ended(position.epoch, validation[settings.watch])
+        counts = self.recipe.counts(position.epoch)
+        watched = _list(validation[settings.watch]) if counts else [-math.inf] * self.models
+        factor, improved = self.decay.epoch_ended(position.epoch, watched)
+        losses = self._loss_per_unit()
         line = {
             "epoch": position.epoch,
-            "loss": position.loss / max(position.units, 1),
+            "loss": losses if self.models > 1 else losses[0],
             **{f"valid_{name}": value for name, value in validation.items()},
             "learning_rate": rate,
-            "examples_per_second": round(len(self.examples) / position.seconds, 1),
+            "examples_per_second": round(len(self.examples) * self.models / position.seconds, 1),
         }
         for group in self.optimizer.param_groups:
             group["lr"] = rate * factor
         metrics = [*position.metrics, line]
         following = position.epoch + 1
-        self.position = Position(following, 0, 0.0, 0, 0.0, self.decay.best, self.decay.started, metrics)
+        self.position = Position(following, 0, [], 0, 0.0, self.decay.best, self.decay.started, metrics)
         if self._is_first():
             self.run.write_metrics(metrics)
-            if improved or settings.keep == "last":
+            if settings.keep == "last" or all(improved):
                 self.run.save_weights(self.network)
+            elif any(improved):
+                self.run.replace_weights(self.network, improved)
         self._save_checkpoint()
         self.progress.epoch_ended(line)
 
-    def _validate(self) -> dict[str, float]:
+    def _validate(self) -> dict[str, Any]:
         self.network.eval()
         with torch.no_grad():
             validation = self.recipe.validate(self.network)
@@ -239,3 +265,7 @@ class TrainingLoop:
 
     def _is_first(self) -> bool:
         return self.fabric.global_rank == 0
+
+
+def _list(values: Any) -> list[float]:
+    return values if isinstance(values, list) else [values]

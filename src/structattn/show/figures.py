@@ -8,7 +8,10 @@ from pathlib import Path
 
 from structattn.recipes.running import OpenRun
 
-PICTURES = {"transduction": "structattn.show.transduction:draw_transduction"}
+PICTURES = {
+    "transduction": "structattn.show.transduction:draw_transduction",
+    "qa": "structattn.show.qa:draw_qa",
+}
 
 
 def draw(runs: Sequence[OpenRun], text: str | None, out: Path, arcs: bool) -> None:

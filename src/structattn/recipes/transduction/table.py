@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from structattn.recipes.recipe import Table
@@ -18,7 +19,7 @@ class Table1(PaperTable):
     name = "table1"
     task = "transduction"
 
-    def jobs(self, seeds: int) -> list[Job]:
+    def jobs(self, seeds: int, tasks: Sequence[int] = ()) -> list[Job]:
         return [
             Job(f"{attention}-seed{seed}", [f"model.attention={attention}", f"training.seed={seed}"])
             for seed in range(1, seeds + 1)

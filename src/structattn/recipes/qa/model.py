@@ -1,0 +1,190 @@
+r"""Three models that answer a question from a chain of facts (paper, section 4.3 and appendix A.4).
+
+With K + 1 embedding matrices A_0 ... A_K, tied as adjacent layers, fact i has at step k the key x_i^k = A_{k-1} s_i and
+the value o_i^k = A_k s_i, where s_i is its bag of words, position-encoded, and each has a vector for its age added; the
+question is q^1 = A_0 s.
+
+    MemN2N    p(z_k = i) = softmax_i(x_i^k . q^k)    c^k = sum_i p(z_k = i) o_i^k    q^{k+1} = q^k + c^k    c = c^K
+    unary     theta_k(i) = x_i^k . q^k                                                q^{k+1} = Q q^k
+    binary    theta_{k,k+1}(i, j) = x_i^k . q^k + x_i^k . x_j^{k+1} + x_j^{k+1} . q^{k+1}, -inf for i = j    the same
+              c = sum_k sum_i p(z_k = i) o_i^k
+    answer    softmax(A_K (q^K + c))
+
+Linear start: for the first epochs MemN2N has no softmax in its attention; a CRF gets a log softmax over the features of
+its queries afterwards.
+
+Several models, of other seeds, are one: every weight has a first dimension S, and nothing passes from one model to
+another. Shapes: S models, B questions each, M facts, K steps, d features, V words, N distinct sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from structattn.attention.chain import COUNTS, chain_potentials
+from structattn.attention.sequence import softmax_weights
+from structattn.recipes.errors import UserError, did_you_mean
+from structattn.structures.chain import LinearChain
+from structattn.structures.distribution import beyond
+
+KINDS = ("memn2n", "unary", "binary")
+LOG_SOFTMAX = ("potentials", "everywhere", "nowhere")
+
+Steps = Sequence[Tensor]
+"""One tensor for each of the K steps."""
+
+
+@dataclass
+class QAModelSettings:
+    """[model]: the paper's appendix A.4."""
+
+    kind: str = "binary"
+    """memn2n, unary or binary"""
+    steps: int = 0
+    """K; 0: as many as the paper's table has for the task"""
+    size: int = 20
+    """d"""
+    memory: int = 25
+    """M, at most so many facts, the most recent ones"""
+    position_encoding: bool = True
+    temporal_encoding: bool = True
+    tie_embeddings: bool = True
+    """adjacent tying; else A_k of keys, values, question and answer are all their own"""
+    linear_start: int = 20
+    """so many epochs"""
+    log_softmax: str = "potentials"
+    """of a CRF's queries after the linear start: in the "potentials" only, "everywhere", or "nowhere" """
+    forbid_repeats: bool = True
+    """theta(i, i) = -inf (binary)"""
+    count_unaries: str = "printed"
+    """how often x_i^k . q^k counts: "printed", "once" or "twice" (see ChainAttention)"""
+
+    def __post_init__(self) -> None:
+        for name, known in (("kind", KINDS), ("log_softmax", LOG_SOFTMAX), ("count_unaries", COUNTS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise UserError(f'model.{name}: unknown value "{value}"{did_you_mean(value, known)}')
+        if min(self.size, self.memory) < 1 or min(self.steps, self.linear_start) < 0:
+            raise UserError(
+                "model.size and model.memory must be at least 1, steps and linear_start at least 0"
+            )
+
+
+class QAModel(nn.Module):
+    """S models at once; every parameter has S as its first dimension."""
+
+    def __init__(self, settings: QAModelSettings, steps: int, words: int, models: int = 1) -> None:
+        super().__init__()
+        self.settings, self.steps, self.models = settings, steps, models
+        size = settings.size
+        # Tied: A_0 ... A_K. Else the keys' K matrices, the values' K, the question's and the answer's.
+        count = steps + 1 if settings.tie_embeddings else 2 * steps + 2
+        self.embedding = nn.Parameter(torch.zeros(models, count, words, size))
+        if settings.temporal_encoding:
+            self.ages = nn.Parameter(torch.zeros(models, count, settings.memory, size))
+        if settings.kind != "memn2n":
+            self.transition = nn.Parameter(torch.zeros(models, size, size))  # Q
+        self.register_buffer("ramp", torch.arange(1, size + 1) / size, persistent=False)
+        self.ramp: Tensor
+        self.linear = False
+        """Whether this is the linear start."""
+
+    def forward(
+        self, sentences: Tensor, facts: Tensor, lengths: Tensor, questions: Tensor, answers: Tensor
+    ) -> Tensor:
+        """The losses (S) of S models, each summed over its B questions; the rows are the models' one after another."""
+        logits = self.answer(sentences, facts, lengths, questions)
+        losses = F.cross_entropy(logits, answers, reduction="none")
+        return losses.view(self.models, -1).sum(1)
+
+    def answer(self, sentences: Tensor, facts: Tensor, lengths: Tensor, questions: Tensor) -> Tensor:
+        """Logits (S * B, V)."""
+        keys, values, query = self.embed(sentences, facts, questions)
+        if self.settings.kind == "memn2n":
+            query, context, _ = self.hops(keys, values, query, lengths)
+        else:
+            queries = self.queries(query)
+            marginals = self.marginals(self.in_potentials(queries), keys, lengths).unsqueeze(2)
+            contexts = [p @ value for p, value in zip(marginals.unbind(1), values, strict=True)]
+            context = torch.cat(contexts, 1).sum(1)
+            query = queries[-1]
+            if self.settings.log_softmax == "everywhere":
+                query = self.in_potentials(queries)[-1]
+        state = (query + context).view(self.models, -1, self.settings.size)
+        return (state @ self.embedding[:, -1].mT).flatten(0, 1)
+
+    def embed(self, sentences: Tensor, facts: Tensor, questions: Tensor) -> tuple[Steps, Steps, Tensor]:
+        """Keys and values, K times (S * B, M, d), and the questions (S * B, d)."""
+        models, batch = self.models, len(facts) // self.models
+        # Every distinct sentence is embedded once by each matrix of each model: (S, N, d).
+        matrices = torch.cat([self.embedding, self.embedding * self.ramp], 2)
+        joint = sentences.to(matrices.dtype) @ matrices.transpose(1, 2).flatten(2)
+        tables = joint.split(self.settings.size, 2)
+        first_sentence = (torch.arange(models, device=facts.device) * len(sentences)).repeat_interleave(batch)
+        rows = facts + first_sentence.unsqueeze(1)
+
+        def vectors(which: int) -> Tensor:
+            found = F.embedding(rows, tables[which].flatten(0, 1))
+            if not self.settings.temporal_encoding:
+                return found
+            ages = self.ages[:, which, : found.shape[1]]
+            return (found.view(models, batch, *found.shape[1:]) + ages.unsqueeze(1)).flatten(0, 1)
+
+        if self.settings.tie_embeddings:
+            found = [vectors(which) for which in range(self.steps + 1)]
+            keys, values, of_question = found[:-1], found[1:], tables[0]
+        else:
+            found = [vectors(which) for which in range(2 * self.steps)]
+            keys, values, of_question = found[: self.steps], found[self.steps :], tables[2 * self.steps]
+        return keys, values, F.embedding(questions + first_sentence, of_question.flatten(0, 1))
+
+    def hops(
+        self, keys: Steps, values: Steps, query: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """MemN2N's q^K and c^K (S * B, d), and the distribution at every hop (S * B, K, M)."""
+        ignored = beyond(lengths, keys[0].shape[1])
+        context, found = torch.zeros_like(query), []
+        for key, value in zip(keys, values, strict=True):
+            query = query + context
+            scores = (key @ query.unsqueeze(2)).squeeze(2)
+            weights = scores.masked_fill(ignored, 0.0) if self.linear else softmax_weights(scores, ignored)
+            context = (weights.unsqueeze(1) @ value).squeeze(1)
+            found.append(weights)
+        return query, context, torch.stack(found, 1)
+
+    def queries(self, query: Tensor) -> Steps:
+        """q^1 ... q^K, each (S * B, d), of q^1."""
+        queries = [query.view(self.models, -1, self.settings.size)]
+        for _ in range(self.steps - 1):
+            queries.append(queries[-1] @ self.transition.mT)
+        return [query.flatten(0, 1) for query in queries]
+
+    def in_potentials(self, queries: Steps) -> Steps:
+        """The queries as the potentials see them."""
+        as_they_are = self.linear or self.settings.log_softmax == "nowhere"
+        return queries if as_they_are else [query.log_softmax(1) for query in queries]
+
+    def marginals(self, queries: Steps, keys: Steps, lengths: Tensor) -> Tensor:
+        """p(z_k = i) (S * B, K, M)."""
+        unary, transitions = self.potentials(queries, keys, lengths)
+        if transitions is None:
+            return softmax_weights(unary, unary == float("-inf"))
+        return LinearChain(unary, transitions).marginals
+
+    def potentials(self, queries: Steps, keys: Steps, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+        settings = self.settings
+        return chain_potentials(
+            queries, keys, lengths, settings.kind, settings.forbid_repeats, settings.count_unaries
+        )
+
+    def chains(self, sentences: Tensor, facts: Tensor, lengths: Tensor, questions: Tensor) -> LinearChain:
+        """The distributions (S * B) over sequences of K facts; MemN2N's hops are independent in them."""
+        keys, values, query = self.embed(sentences, facts, questions)
+        if self.settings.kind == "memn2n":
+            return LinearChain(self.hops(keys, values, query, lengths)[2].log())
+        return LinearChain(*self.potentials(self.in_potentials(self.queries(query)), keys, lengths))

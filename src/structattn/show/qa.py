@@ -1,0 +1,67 @@
+"""Question answering: the facts that a model follows from step to step (the paper's last figure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from structattn.recipes.errors import UserError
+from structattn.recipes.qa.answering import Followed
+from structattn.recipes.qa.data import Question, StoryReader
+from structattn.recipes.qa.recipe import QARecipe
+from structattn.recipes.running import OpenRun
+from structattn.show.lattice import Lattice, draw_lattices
+
+_NAMES = {"memn2n": "MemN2N", "unary": "unary CRF", "binary": "binary CRF"}
+
+
+def draw_qa(runs: Sequence[OpenRun], text: str | None, out: Path, arcs: bool) -> None:
+    """Each run's lattice for the same question. `text` is a story or a file of one; its last question is asked."""
+    if arcs:
+        raise UserError("--arcs: a chain of facts is drawn as a lattice; leave it out")
+    draw_lattices([lattice(run, text) for run in runs], out)
+
+
+def lattice(run: OpenRun, text: str | None) -> Lattice:
+    recipe = run.recipe
+    if not isinstance(recipe, QARecipe):
+        raise UserError(f"{run.folder.path}: a run of {recipe.task} cannot stand beside one of qa")
+    question = recipe.splits["test"][0] if text is None else _last_question(text)
+    found = recipe.follow(run.model, question)
+    order = sorted(range(len(found.facts)), key=found.facts.__getitem__)  # from age to the order of the story
+    best = found.sequences[0][0] if found.sequences else []
+    first = min(found.facts)
+    return Lattice(
+        f"{_NAMES[recipe.config.model.kind]}, task {recipe.config.data.task}",
+        [question.facts[found.facts[position]] for position in order],
+        found.nodes[:, order],
+        found.edges[:, order][:, :, order],
+        _below(question, found, first),
+        [fact - first for fact in best],
+    )
+
+
+def _below(question: Question, found: Followed, first: int) -> list[str]:
+    word, probability = found.answers[0]
+    lines = [question.text, f"answer: {word} ({probability:.3f})"]
+    if question.answer:
+        gold = " → ".join(str(position - first + 1) for position in question.supporting)
+        lines.append(f"right: {question.answer}" + (f", by {gold}" if gold else ""))
+    for sequence, likelihood in found.sequences:
+        lines.append(f"{' → '.join(str(fact - first + 1) for fact in sequence)}   {likelihood:.4f}")
+    return lines
+
+
+def _last_question(text: str) -> Question:
+    """Lines of a story, also with / between them."""
+    path = Path(text)
+    is_file = "\n" not in text and len(text) < 256 and path.is_file()
+    lines = (
+        path.read_text(encoding="utf-8").splitlines() if is_file else text.replace(" / ", "\n").splitlines()
+    )
+    reader, asked = StoryReader(), None
+    for number, line in enumerate(lines, 1):
+        asked = reader.read(line, f"{path if is_file else 'the story'}, line {number}") or asked
+    if asked is None:
+        raise UserError("nothing is asked: a story ends with a question and its question mark")
+    return asked
