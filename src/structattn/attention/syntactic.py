@@ -144,7 +144,7 @@ class SyntacticAttention(nn.Module):
         if self.structure in TREES:
             return self._trees(words, lengths).mode
         theta = self._theta(words, lengths)
-        best = _softmax_parents(theta, lengths).argmax(1)
+        best = softmax_parents(theta, lengths).argmax(1)
         return best * (torch.arange(best.shape[1], device=best.device) > 0)
 
     def _from_root(self, words: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -165,7 +165,7 @@ class SyntacticAttention(nn.Module):
             raise ValueError(f"heads: expected None for structure {self.structure!r}, got heads")
         if self.structure in TREES:
             return self._trees(words, lengths).marginals
-        return _softmax_parents(self._theta(words, lengths), lengths)
+        return softmax_parents(self._theta(words, lengths), lengths)
 
     def _trees(self, words: Tensor, lengths: Tensor | None) -> DependencyTree:
         return TREES[self.structure](self._theta(words, lengths), lengths, self.single_root)
@@ -200,7 +200,7 @@ def _encode(encoder: nn.LSTM, words: Tensor, lengths: Tensor | None) -> Tensor:
     return pad_packed_sequence(encoder(packed)[0], batch_first=True, total_length=words.shape[1])[0]
 
 
-def _softmax_parents(theta: Tensor, lengths: Tensor | None) -> Tensor:
+def softmax_parents(theta: Tensor, lengths: Tensor | None) -> Tensor:
     """p(z_ij = 1) (B, n, n) where every word chooses among all words."""
     if lengths is None:
         return softmax_weights(theta.mT, None).mT

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from structattn.recipes.running import OpenRun
+from structattn.show.view import View
 
 PICTURES = {
     "transduction": "structattn.show.transduction:draw_transduction",
     "qa": "structattn.show.qa:draw_qa",
 }
 
+VIEWS = {
+    "transduction": "structattn.show.transduction:view_transduction",
+    "qa": "structattn.show.qa:view_qa",
+}
+
 
 def draw(runs: Sequence[OpenRun], text: str | None, out: Path, arcs: bool) -> None:
     """What each run attends to for the same input, side by side; `arcs` asks for arcs where a task has them."""
-    module, _, function = PICTURES[runs[-1].recipe.task].partition(":")
-    getattr(importlib.import_module(module), function)(runs, text, out, arcs)
+    _function(PICTURES, runs[-1].recipe.task)(runs, text, out, arcs)
+
+
+def view(run: OpenRun, text: str | None, temperature: float) -> View:
+    """What the explorer shows of a run; without text, of the task's own example."""
+    return _function(VIEWS, run.recipe.task)(run, text, temperature)
+
+
+def _function(named: dict[str, str], task: str) -> Callable[..., Any]:
+    module, _, function = named[task].partition(":")
+    return getattr(importlib.import_module(module), function)

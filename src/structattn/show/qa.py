@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from structattn.recipes.errors import UserError
@@ -11,6 +12,7 @@ from structattn.recipes.qa.data import Question, StoryReader
 from structattn.recipes.qa.recipe import QARecipe
 from structattn.recipes.running import OpenRun
 from structattn.show.lattice import Lattice, draw_lattices
+from structattn.show.view import View
 
 _NAMES = {"memn2n": "MemN2N", "unary": "unary CRF", "binary": "binary CRF"}
 
@@ -23,11 +25,44 @@ def draw_qa(runs: Sequence[OpenRun], text: str | None, out: Path, arcs: bool) ->
 
 
 def lattice(run: OpenRun, text: str | None) -> Lattice:
-    recipe = run.recipe
-    if not isinstance(recipe, QARecipe):
-        raise UserError(f"{run.folder.path}: a run of {recipe.task} cannot stand beside one of qa")
+    recipe = _recipe(run)
     question = recipe.splits["test"][0] if text is None else _last_question(text)
-    found = recipe.follow(run.model, question)
+    return _panel(recipe, recipe.follow(run.model, question))
+
+
+def view_qa(run: OpenRun, text: str | None, temperature: float) -> View:
+    """The best answers, and the facts that are followed at this temperature."""
+    recipe = _recipe(run)
+    if text:
+        question = _asked(text.splitlines(), "the story")
+    else:
+        question = recipe.splits["test"][0]
+        text = "\n".join([*question.facts, question.text])
+    found = recipe.follow(run.model, question, temperature=temperature)
+    panel = _panel(recipe, found)
+    numbers = {
+        "model": recipe.config.model.kind,
+        "task": recipe.config.data.task,
+        "facts": panel.facts,
+        "question": question.text,
+        "answers": dict(found.answers),
+        "temperature": temperature,
+        "sequences": [[[fact + 1 for fact in facts], p] for facts, p in found.sequences],
+        "nodes": panel.nodes.tolist(),
+        "edges": panel.edges.tolist(),
+    }
+    answer = "\n".join(f"{word} ({probability:.3f})" for word, probability in found.answers)
+    return View(text, answer, {"lattice": partial(draw_lattices, [panel])}, numbers)
+
+
+def _recipe(run: OpenRun) -> QARecipe:
+    if not isinstance(run.recipe, QARecipe):
+        raise UserError(f"{run.folder.path}: a run of {run.recipe.task} cannot stand beside one of qa")
+    return run.recipe
+
+
+def _panel(recipe: QARecipe, found: Followed) -> Lattice:
+    question = found.question
     order = sorted(range(len(found.facts)), key=found.facts.__getitem__)  # from age to the order of the story
     best = found.sequences[0][0] if found.sequences else []
     first = min(found.facts)
@@ -59,9 +94,13 @@ def _last_question(text: str) -> Question:
     lines = (
         path.read_text(encoding="utf-8").splitlines() if is_file else text.replace(" / ", "\n").splitlines()
     )
+    return _asked(lines, str(path) if is_file else "the story")
+
+
+def _asked(lines: Sequence[str], origin: str) -> Question:
     reader, asked = StoryReader(), None
     for number, line in enumerate(lines, 1):
-        asked = reader.read(line, f"{path if is_file else 'the story'}, line {number}") or asked
+        asked = reader.read(line, f"{origin}, line {number}") or asked
     if asked is None:
         raise UserError("nothing is asked: a story ends with a question and its question mark")
     return asked

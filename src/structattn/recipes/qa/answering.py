@@ -10,6 +10,7 @@ from torch import Tensor
 
 from structattn.recipes.qa.data import Encoder, Question
 from structattn.recipes.qa.model import QAModel
+from structattn.recipes.temperature import at_temperature
 
 _ANSWERS = 5
 
@@ -31,14 +32,16 @@ class Followed(NamedTuple):
 
 
 @torch.no_grad()
-def follow(model: QAModel, encoder: Encoder, question: Question, sequences: int) -> Followed:
-    """What a single model makes of the question."""
+def follow(
+    model: QAModel, encoder: Encoder, question: Question, sequences: int, temperature: float = 1.0
+) -> Followed:
+    """What a single model makes of the question. The temperature is that of the facts, not of the answers."""
     device = model.embedding.device
     tensors = [tensor.to(device) for tensor in encoder.encode([question]).rows([0])[:-1]]
     probabilities = model.answer(*tensors)[0].softmax(0)
     best = probabilities.topk(min(_ANSWERS, len(probabilities)))
     answers = [encoder.words[number] for number in best.indices.tolist()]
-    chain = model.chains(*tensors)
+    chain = at_temperature(model.chains(*tensors), temperature)
     ages, log_probs = chain.topk(sequences)
     newest, count = len(question.facts) - 1, min(len(question.facts), encoder.memory)
     found = [

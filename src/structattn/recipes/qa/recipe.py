@@ -239,9 +239,11 @@ class QARecipe(Recipe):
         (word, probability), (facts, likelihood) = found.answers[0], found.sequences[0]
         return f"{word}\t{probability:.3f}\t{' '.join(numbers[fact] for fact in facts)}\t{likelihood:.3f}"
 
-    def follow(self, model: nn.Module, question: Question, sequences: int = 3) -> Followed:
+    def follow(
+        self, model: nn.Module, question: Question, sequences: int = 3, temperature: float = 1.0
+    ) -> Followed:
         """What the model answers, and the facts that it follows; of several, the one that validates best."""
-        return follow(self._best_of(model), self.encoder, question, sequences)
+        return follow(self._best_of(model), self.encoder, question, sequences, temperature)
 
     def _best_of(self, model: nn.Module) -> QAModel:
         assert isinstance(model, QAModel)

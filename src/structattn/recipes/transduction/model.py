@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from structattn.attention.sequence import SoftmaxAttention
-from structattn.attention.syntactic import SyntacticAttention
+from structattn.attention.syntactic import TREES, SyntacticAttention, softmax_parents
 from structattn.recipes.decoding import DecodingSettings, beam_search
 from structattn.recipes.errors import UserError, did_you_mean
+from structattn.recipes.temperature import at_temperature, check_temperature
 
 STRUCTURES = {"none": None, "simple": "softmax", "structured": "projective", "nonprojective": "nonprojective"}
 
@@ -82,11 +83,15 @@ class TransductionModel(nn.Module):
             embedded = torch.cat([embedded, parent], 2)
         return Memory(embedded, lengths)
 
-    def parent_marginals(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """p (B, n, n): p[b, i, j] that symbol i is the parent of symbol j."""
+    def parent_marginals(self, source: Tensor, lengths: Tensor, temperature: float = 1.0) -> Tensor:
+        """p (B, n, n): p[b, i, j] that symbol i is the parent of symbol j; temperature divides the potentials."""
         if self.parents is None:
             raise UserError('a model with attention "none" has no parents to show')
-        return self.parents(self.embedding(source), lengths)[1]
+        words = self.embedding(source)
+        if self.parents.structure in TREES:
+            return at_temperature(self.parents.distribution(words, lengths), temperature).marginals
+        check_temperature(temperature)
+        return softmax_parents(self.parents.scores(words, lengths) / temperature, lengths)
 
     def decode(
         self, memory: Memory, target: Tensor, state: tuple[Tensor, Tensor] | None
