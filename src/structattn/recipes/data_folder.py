@@ -22,8 +22,12 @@ LAYOUT = {
     "transduction": "formulas in prefix and infix notation (structattn data make transduction)",
 }
 
-
 FETCHABLE = ("babi", "snli", "glove")
+
+
+def cache_folder() -> Path:
+    """Ours in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structattn"
 
 
 @dataclass
@@ -38,8 +42,7 @@ class DataFolder:
             return cls(given)
         if os.environ.get(VARIABLE):
             return cls(Path(os.environ[VARIABLE]))
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return cls(Path(cache) / "structattn")
+        return cls(cache_folder())
 
     def need(self, part: str) -> Path:
         """A part of the layout that must be there."""
