@@ -46,7 +46,7 @@ def train_model(
     Parameters
     ----------
     recipe
-        What to train: transduction or qa.
+        What to train: transduction, qa or translation.
     attention
         none, simple, structured, ... (short for --set model.attention=...).
     model
@@ -58,11 +58,11 @@ def train_model(
     treebank
         Of the parser: a CoNLL-U file.
     train
-        Files to train on, instead of the data folder's.
+        Files to train on, instead of the data folder's: of translation SOURCE TARGET, or one with tabs.
     valid
-        Files to validate on.
+        Files to validate on, in the same form.
     preset
-        quick (minutes) or full (the paper's setting).
+        quick (minutes), full (the paper's setting), or of translation laptop (under an hour).
     seed
         Of initialisation and order (short for --set training.seed=...).
     run
@@ -147,9 +147,9 @@ def reproduce(
     Parameters
     ----------
     table
-        table1 (tree transduction) or table3 (question answering).
+        table1 (tree transduction), table2 (translation) or table3 (question answering).
     preset
-        quick (minutes) or full (the paper's setting).
+        quick (minutes), full (the paper's setting), or of table2 laptop (hours).
     seeds
         How many seeds each model is trained with; by default 1, or the paper's 20 for table3.
     tasks

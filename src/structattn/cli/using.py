@@ -18,6 +18,7 @@ def evaluate(
     /,
     *,
     data: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    against: Path | None = None,
     json: Path | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
@@ -29,7 +30,9 @@ def evaluate(
     run
         The run folder.
     data
-        Files or a folder in the task's own format, instead of its test set.
+        Files or a folder in the task's own format, instead of its test set; of translation SOURCE TARGET.
+    against
+        Of translation: another run, to say whether the difference is more than chance.
     json
         A file for the numbers.
     """
@@ -44,13 +47,24 @@ def evaluate(
     evaluation = opened.recipe.evaluate(opened.model, data or [])
     if data is None:
         opened.folder.save_evaluation(evaluation)
+    if against is not None:
+        other = open_run(against, data_dir)
+        found = opened.recipe.compare(evaluation, other.recipe.evaluate(other.model, data or []))
+        evaluation = {**evaluation, "against": found}
     if json is not None:
         write_text(json, json_format.dumps(evaluation, indent=2) + "\n")
     print_table(opened.recipe.evaluation_table(evaluation))
 
 
 @app.command
-def predict(run: Path, /, *inputs: str, data_dir: Path | None = None) -> None:
+def predict(
+    run: Path,
+    /,
+    *inputs: str,
+    n_best: int | None = None,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+) -> None:
     """Apply a trained run to inputs: arguments, or lines on standard input.
 
     Parameters
@@ -59,11 +73,19 @@ def predict(run: Path, /, *inputs: str, data_dir: Path | None = None) -> None:
         The run folder.
     inputs
         What to predict for, each as one line.
+    n_best
+        Of translation: so many of the best, each with its line's number and its log-probability.
     """
     from structattn.recipes.running import open_run
 
+    use_threads(threads)
     opened = open_run(run, data_dir)
-    for line in opened.recipe.predict(opened.model, inputs or _standard_input()):
+    lines = inputs or _standard_input()
+    if n_best is None:
+        found = opened.recipe.predict(opened.model, lines)
+    else:
+        found = opened.recipe.predict_n_best(opened.model, lines, n_best)
+    for line in found:
         print(line, flush=True)
 
 
@@ -74,7 +96,7 @@ def plot(
     /,
     *,
     out: Path,
-    beside: Path | None = None,
+    beside: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     arcs: bool = False,
     data_dir: Path | None = None,
 ) -> None:
@@ -85,18 +107,19 @@ def plot(
     run
         The run folder.
     text
-        What to draw it for: a formula; a story with a question, or its file. By default an example.
+        What to draw it for: a formula; a story with a question, or its file; a sentence, and after a tab or |||
+        its translation. By default an example.
     out
         A file that ends in .svg, .png or .pdf.
     beside
-        Another run, drawn at the left for comparison.
+        Other runs, drawn at the left for comparison.
     arcs
         Arcs over the symbols (.svg) instead of a heat map.
     """
     from structattn.recipes.running import open_run
     from structattn.show.figures import draw
 
-    runs = [open_run(path, data_dir) for path in (beside, run) if path is not None]
+    runs = [open_run(path, data_dir) for path in (*(beside or []), run)]
     draw(runs, text, out, arcs)
     print(f"wrote {out}")
 

@@ -16,7 +16,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[Tensor], TrainingSettings], torch.optim
     "adagrad": lambda weights, settings: torch.optim.Adagrad(
         weights, settings.learning_rate, initial_accumulator_value=settings.initial_accumulator
     ),
-    "adam": lambda weights, settings: torch.optim.Adam(weights, settings.learning_rate),
+    "adam": lambda weights, settings: torch.optim.Adam(weights, settings.learning_rate, fused=True),
 }
 INITIALISATIONS = ("uniform", "gaussian", "default")
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from structattn.recipes.data_folder import DataFolder
+from structattn.recipes.errors import UserError
 
 
 class Table(NamedTuple):
@@ -35,9 +36,11 @@ class Recipe(ABC):
     options: ClassVar[dict[str, str]] = {"attention": "model.attention", "seed": "training.seed"}
     """Options of `structattn train`, and the keys that they are short for."""
 
-    def __init__(self, config: Any, folder: DataFolder) -> None:
+    def __init__(self, config: Any, folder: DataFolder, run: Path | None = None) -> None:
+        """run: the run folder, for what a trained model needs besides configuration and weights."""
         self.config = config
         self.folder = folder
+        self.run = run
 
     @abstractmethod
     def build_model(self) -> nn.Module: ...
@@ -76,9 +79,17 @@ class Recipe(ABC):
     def evaluate(self, model: nn.Module, data: list[Path]) -> dict[str, Any]:
         """The test's numbers, ready for JSON; without data the recipe's own test set."""
 
+    def compare(self, evaluation: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        """Whether this evaluation differs from another run's by more than chance, ready for JSON."""
+        raise UserError(f"--against means nothing to {self.task}")
+
     @abstractmethod
     def evaluation_table(self, evaluation: dict[str, Any]) -> Table: ...
 
     @abstractmethod
     def predict(self, model: nn.Module, lines: Iterable[str]) -> Iterator[str]:
         """One line of output for each line of input, in order."""
+
+    def predict_n_best(self, model: nn.Module, lines: Iterable[str], count: int) -> Iterator[str]:
+        """The best few outputs for each line of input, a line each."""
+        raise UserError(f"--n-best means nothing to {self.task}")

@@ -89,7 +89,7 @@ def open_run(path: Path, data_dir: Path | None = None) -> OpenRun:
     """The run's model with the weights that count, ready to be used."""
     run = RunFolder(path)
     found = recipe_class(run.task())
-    recipe = found(run.config(found.config_class), DataFolder.find(data_dir))
+    recipe = found(run.config(found.config_class), DataFolder.find(data_dir), run.path)
     model = recipe.build_model()
     run.load_weights(model)
     return OpenRun(run, recipe, model.eval())

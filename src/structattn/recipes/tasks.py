@@ -13,9 +13,11 @@ from structattn.recipes.recipe import Recipe
 RECIPES = {
     "transduction": "structattn.recipes.transduction.recipe:TransductionRecipe",
     "qa": "structattn.recipes.qa.recipe:QARecipe",
+    "translation": "structattn.recipes.translation.recipe:TranslationRecipe",
 }
 TABLES = {
     "table1": "structattn.recipes.transduction.table:Table1",
+    "table2": "structattn.recipes.translation.table:Table2",
     "table3": "structattn.recipes.qa.table:Table3",
 }
 

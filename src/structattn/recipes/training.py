@@ -91,7 +91,7 @@ def train(run: RunFolder, folder: DataFolder, machine: Machine, progress: Progre
 def _train(fabric: Fabric, run: RunFolder, folder: DataFolder, progress: Progress) -> bool:
     fabric.barrier()  # the first process has written the run folder by now
     found = recipe_class(run.task())
-    recipe = found(run.config(found.config_class), folder)
+    recipe = found(run.config(found.config_class), folder, run.path)
     with stop_signals() as stop:
         return TrainingLoop(fabric, recipe, run, progress, stop).run_to_end()
 

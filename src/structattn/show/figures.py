@@ -13,11 +13,13 @@ from structattn.show.view import View
 PICTURES = {
     "transduction": "structattn.show.transduction:draw_transduction",
     "qa": "structattn.show.qa:draw_qa",
+    "translation": "structattn.show.translation:draw_translation",
 }
 
 VIEWS = {
     "transduction": "structattn.show.transduction:view_transduction",
     "qa": "structattn.show.qa:view_qa",
+    "translation": "structattn.show.translation:view_translation",
 }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +27,13 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 SYMBOL_FONT = ("DejaVu Sans Mono", "Noto Sans Mono", "monospace")
 TEXT_FONT = ("DejaVu Sans", "Noto Sans", "sans-serif")
 
+JAPANESE_FONTS = (
+    *("Noto Sans CJK JP", "Noto Sans JP", "Source Han Sans JP", "IPAexGothic", "IPAGothic", "TakaoGothic"),
+    *("VL Gothic", "Hiragino Sans", "Yu Gothic", "Meiryo", "MS Gothic"),
+)
+JAPANESE_PACKAGE = "matplotlib_fontja"
+"""A Python package that brings one of them, IPAexGothic, where the system has none."""
+
 FORMATS = ("svg", "png", "pdf")
 
 
@@ -36,6 +46,47 @@ def check_format(path: Path, formats: tuple[str, ...] = FORMATS) -> str:
     if not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: there is no folder {path.absolute().parent}")
     return wanted
+
+
+def symbol_fonts(texts: Iterable[str]) -> list[str]:
+    """Installed fonts that have these symbols between them; if there are none, that is said in one line."""
+    from matplotlib import font_manager
+
+    found = [SYMBOL_FONT[0]]
+    missing = {letter for text in texts for letter in text} - _letters_of(found[0])
+    if missing:
+        font_manager.fontManager.ttflist += _fonts_of(JAPANESE_PACKAGE)
+        installed = {font.name for font in font_manager.fontManager.ttflist}
+        others = [name for name in JAPANESE_FONTS if name in installed]
+        found += [name for name in others if missing & _letters_of(name)][:1]
+    for name in found[1:]:
+        missing -= _letters_of(name)
+    if missing:
+        print(
+            f"no installed font has {min(missing)}: a picture in .svg leaves that to its viewer, others show boxes; "
+            f"pip install {JAPANESE_PACKAGE.replace('_', '-')} brings one",
+            file=sys.stderr,
+        )
+    return found
+
+
+def _letters_of(font: str) -> set[str]:
+    from matplotlib import font_manager
+
+    return set(map(chr, font_manager.get_font(font_manager.findfont(font)).get_charmap()))
+
+
+def _fonts_of(package: str) -> list[Any]:
+    """The fonts that lie in a package, which is not imported: it would change matplotlib's settings."""
+    from matplotlib import font_manager
+
+    found = importlib.util.find_spec(package)
+    folders = [] if found is None else found.submodule_search_locations or []
+    paths = [path for folder in folders for path in Path(folder).rglob("*.ttf")]
+    known = {font.fname for font in font_manager.fontManager.ttflist}
+    return [
+        font_manager.ttfFontProperty(font_manager.get_font(path)) for path in paths if str(path) not in known
+    ]
 
 
 def probability_colours() -> LinearSegmentedColormap:
@@ -60,8 +111,10 @@ def drawing() -> Iterator[None]:
         "savefig.facecolor": PAPER,
         "svg.fonttype": "none",
         "svg.hashsalt": "structattn",
+        "text.parse_math": False,  # a dollar is a dollar
     }
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # symbol_fonts has said it, once
         yield
 
 
