@@ -112,10 +112,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     bad.write_bytes(TEXT.encode() + b"1\t\xff\n")
     with pytest.raises(UserError, match=r"bad\.conllu, line 14: not UTF-8"):
         read_treebank(bad)
-    for content in (b"no archive", gzip.compress(TEXT.encode())[:-20]):
-        (tmp_path / "bad.conllu.gz").write_bytes(content)
-        with pytest.raises(UserError, match=r"bad\.conllu\.gz is damaged"):
-            read_treebank(tmp_path / "bad.conllu.gz")
+    torn = tmp_path / "torn.conllu.gz"
+    torn.write_bytes(gzip.compress(TEXT.encode())[:-20])
+    with pytest.raises(UserError, match=r"torn\.conllu\.gz is damaged"):
+        read_treebank(torn)
 
 
 @pytest.mark.parametrize("count", range(1, 5))

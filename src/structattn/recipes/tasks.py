@@ -14,6 +14,7 @@ RECIPES = {
     "transduction": "structattn.recipes.transduction.recipe:TransductionRecipe",
     "qa": "structattn.recipes.qa.recipe:QARecipe",
     "translation": "structattn.recipes.translation.recipe:TranslationRecipe",
+    "parser": "structattn.recipes.parser.recipe:ParserRecipe",
 }
 TABLES = {
     "table1": "structattn.recipes.transduction.table:Table1",

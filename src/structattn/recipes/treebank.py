@@ -8,12 +8,12 @@ FORM, UPOS and HEAD are read, and the others written back as they were. Multiwor
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from structattn.recipes.errors import UserError
+from structattn.recipes.text import read_lines
 
 _FIELDS = 10
 _ID, _FORM, _TAG, _HEAD, _RELATION, _ENHANCED = 0, 1, 3, 6, 7, 8
@@ -34,26 +34,10 @@ class Sentence(NamedTuple):
 
 def read_treebank(path: Path) -> list[Sentence]:
     """All sentences of a file, plain or .gz; what is wrong with a line is said with its number."""
-    text = _text(path)
-    sentences = list(parse_conllu(text.split("\n"), str(path)))
+    sentences = list(parse_conllu(read_lines(path), str(path)))
     if not sentences:
         raise UserError(f"{path} holds no sentences")
     return sentences
-
-
-def _text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from error
 
 
 def parse_conllu(lines: Iterable[str], origin: str) -> Iterator[Sentence]:
@@ -61,7 +45,6 @@ def parse_conllu(lines: Iterable[str], origin: str) -> Iterator[Sentence]:
     block: list[str] = []
     number = 0
     for number, line in enumerate(lines, 1):
-        line = line.rstrip("\r")
         if line.strip():
             block.append(line)
         elif block:
