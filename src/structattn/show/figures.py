@@ -14,12 +14,14 @@ PICTURES = {
     "transduction": "structattn.show.transduction:draw_transduction",
     "qa": "structattn.show.qa:draw_qa",
     "translation": "structattn.show.translation:draw_translation",
+    "parser": "structattn.show.parser:draw_parser",
 }
 
 VIEWS = {
     "transduction": "structattn.show.transduction:view_transduction",
     "qa": "structattn.show.qa:view_qa",
     "translation": "structattn.show.translation:view_translation",
+    "parser": "structattn.show.parser:view_parser",
 }
 
 

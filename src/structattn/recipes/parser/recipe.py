@@ -22,6 +22,7 @@ from structattn.recipes.parser.model import ParserModel, ParserModelSettings
 from structattn.recipes.recipe import Recipe, Table
 from structattn.recipes.treebank import Sentence, conllu, read_treebank
 from structattn.recipes.vectors import WordVectors, read_vectors
+from structattn.structures.tree import DependencyTree
 
 PUNCTUATION = "PUNCT"
 
@@ -121,18 +122,22 @@ class ParserRecipe(Recipe):
     @torch.no_grad()
     def parse(self, model: nn.Module, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
         """The heads of each sentence's best tree, in order: words from 1 on, 0 for the root symbol."""
-        assert isinstance(model, ParserModel)
-        device = next(model.parameters()).device
         found: list[list[int]] = [[] for _ in sentences]
         wanted = [index for index, words in enumerate(sentences) if words]
         for batch in sorted_batches([len(sentences[index]) for index in wanted], _TOGETHER):
             indices = [wanted[position] for position in batch]
-            features = [self.encoder.features(sentences[index]) for index in indices]
-            lengths = torch.tensor([len(one) for one in features])
-            heads = model.trees(pad_sequence(features, True).to(device), lengths.to(device)).mode
+            heads = self.trees(model, [sentences[index] for index in indices]).mode
             for index, row in zip(indices, heads.tolist(), strict=True):
                 found[index] = row[1 : len(sentences[index]) + 1]
         return found
+
+    def trees(self, model: nn.Module, sentences: Sequence[Sequence[str]]) -> DependencyTree:
+        """The distributions over the trees of sentences, none of them empty."""
+        assert isinstance(model, ParserModel)
+        device = next(model.parameters()).device
+        features = [self.encoder.features(words) for words in sentences]
+        lengths = torch.tensor([len(words) for words in sentences])
+        return model.trees(pad_sequence(features, True).to(device), lengths.to(device))
 
     def _scores(self, model: nn.Module, sentences: Sequence[Sentence]) -> Scores:
         return scores_of(sentences, self.parse(model, [sentence.words for sentence in sentences]))
