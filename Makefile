@@ -32,8 +32,10 @@ $(MODULES): .venv/bin/python
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e ".[recipes,test,check,docs]"
 	@touch $@
 
-demo: setup ## chain and tree inference, with a picture in the terminal
-	$(BIN)/python examples/demo.py
+demo: setup ## networks that learn to read formulas, their scores, and a picture of what they attend to (minutes)
+	$(BIN)/structattn reproduce table1 --preset quick --folder runs/demo
+	$(BIN)/structattn plot runs/demo/structured-seed1 --beside runs/demo/simple-seed1 --out runs/demo/parents.png
+	$(BIN)/structattn plot runs/demo/structured-seed1 --arcs --out runs/demo/parents.svg
 
 test: setup ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
