@@ -29,7 +29,7 @@ $(MODULES): .venv/bin/python
 	@echo "setting up .venv (once, and again when its ingredients change)"
 	$(BIN)/pip install -q -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt) numpy
 	$(BIN)/pip install -q -c constraints.txt scikit-build-core cmake ninja
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e ".[recipes,test,check,docs]"
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e ".[recipes,ray,test,check,docs]"
 	@touch $@
 
 demo: setup ## networks that learn to read formulas, their scores, and a picture of what they attend to (minutes)
