@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -121,9 +121,8 @@ class TranslationRecipe(Recipe):
         self, model: nn.Module, sources: Sequence[str], n_best: int = 1, greedy: bool = False
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in order, decoded in batches of similar length; none of an empty one."""
-        settings = self.config.decoding
-        if greedy:
-            settings = DecodingSettings(1, 0.0, settings.longest_factor, settings.longest_extra)
+        beam = 1 if greedy else max(self.config.decoding.beam, n_best)
+        settings = replace(self.config.decoding, beam=beam)
         numbers = [self._source(text) for text in sources]
         wanted = [index for index, source in enumerate(numbers) if source]
         found: list[list[Hypothesis]] = [[] for _ in sources]
@@ -242,7 +241,9 @@ class TranslationRecipe(Recipe):
             yield self.text(found[0]) if found else ""
 
     def predict_n_best(self, model: nn.Module, lines: Iterable[str], count: int) -> Iterator[str]:
-        """Lines of input line, log-probability and translation, best first, with tabs between."""
+        """The number of the input line, log-probability and translation, best first, with tabs between."""
+        if count < 1:
+            raise UserError(f"--n-best must be at least 1, not {count}")
         for number, found in self._translated(model, lines, count):
             yield from (f"{number}\t{one.score:.4f}\t{self.text(one)}" for one in found)
 
