@@ -15,11 +15,13 @@ RECIPES = {
     "qa": "structattn.recipes.qa.recipe:QARecipe",
     "translation": "structattn.recipes.translation.recipe:TranslationRecipe",
     "parser": "structattn.recipes.parser.recipe:ParserRecipe",
+    "entailment": "structattn.recipes.entailment.recipe:EntailmentRecipe",
 }
 TABLES = {
     "table1": "structattn.recipes.transduction.table:Table1",
     "table2": "structattn.recipes.translation.table:Table2",
     "table3": "structattn.recipes.qa.table:Table3",
+    "table4": "structattn.recipes.entailment.table:Table4",
 }
 
 

@@ -1,0 +1,301 @@
+"""Natural language inference (paper, section 4.4): entailed, contradicted or neither, by words and their parents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from structattn.recipes.batching import chunks, sorted_batches
+from structattn.recipes.entailment.data import LABELS, Pair, Statement, read_pairs, split_file, statement
+from structattn.recipes.entailment.lexicon import Encoded, Lexicon
+from structattn.recipes.entailment.model import EntailmentModel, EntailmentModelSettings
+from structattn.recipes.entailment.pretraining import PretrainingSettings, parsed_sentences, pretrain
+from structattn.recipes.entailment.scores import label_scores, tree_scores
+from structattn.recipes.entailment.trees import Tree, source_of_trees, tree_of, trees_of
+from structattn.recipes.errors import UserError
+from structattn.recipes.optimisation import TrainingSettings
+from structattn.recipes.recipe import Recipe, Table
+
+_TOGETHER = 128
+"""Pairs that are judged at once."""
+_AHEAD = 512
+"""Lines of input that are read before the first is answered."""
+_LONGEST = 1000
+"""Premises count more than hypotheses where pairs are sorted by size: no sentence has so many words."""
+
+
+@dataclass
+class EntailmentData:
+    """[data]: SNLI and word vectors."""
+
+    folder: str = ""
+    """as the official archive unpacks; by default snli in the data folder"""
+    train: list[str] = field(default_factory=list)
+    """files to train on, instead of the folder's"""
+    valid: list[str] = field(default_factory=list)
+    """files to validate on, instead of the folder's dev file"""
+    pairs: int = 0
+    """train on so many pairs, drawn from all; 0: on all"""
+    seed: int = 2017
+    """of this draw: the same pairs for all seeds of the training"""
+    vectors: str = "glove.840B.300d.txt"
+    """a file, or the name of one in vectors of the data folder"""
+    vector_size: int = 300
+    buckets: int = 100
+    """so many fixed Gaussian vectors for words that have none, chosen by a hash of the word"""
+    normalise_buckets: bool = True
+    """whether these have norm 1, as all others do"""
+
+    def __post_init__(self) -> None:
+        if min(self.vector_size, self.buckets) < 1 or self.pairs < 0:
+            raise UserError("data.vector_size and data.buckets must be at least 1, data.pairs at least 0")
+
+
+@dataclass
+class EntailmentConfig:
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    data: EntailmentData = field(default_factory=EntailmentData)
+    model: EntailmentModelSettings = field(default_factory=EntailmentModelSettings)
+    pretraining: PretrainingSettings = field(default_factory=PretrainingSettings)
+
+
+class Example(NamedTuple):
+    premise: Encoded
+    hypothesis: Encoded
+    label: int
+
+
+class EntailmentRecipe(Recipe):
+    task = "entailment"
+    config_class = EntailmentConfig
+    options = {  # noqa: RUF012
+        "attention": "model.attention",
+        "train": "data.train",
+        "valid": "data.valid",
+        "seed": "training.seed",
+    }
+    config: EntailmentConfig
+
+    @cached_property
+    def path(self) -> Path:
+        return Path(self.config.data.folder) if self.config.data.folder else self.folder.need("snli")
+
+    @cached_property
+    def train_pairs(self) -> list[Pair]:
+        data = self.config.data
+        files = [Path(name) for name in data.train] or [split_file(self.path, "train")]
+        pairs = [pair for path in files for pair in read_pairs(path)]
+        if data.pairs > len(pairs):
+            raise UserError(f"data.pairs: {data.pairs} pairs are more than the {len(pairs)} that there are")
+        return random.Random(data.seed).sample(pairs, data.pairs) if data.pairs else pairs
+
+    @cached_property
+    def valid_pairs(self) -> list[Pair]:
+        files = [Path(name) for name in self.config.data.valid] or [split_file(self.path, "dev")]
+        return [pair for path in files for pair in read_pairs(path)]
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        data = self.config.data
+        path = Path(data.vectors)
+        path = path if path.is_file() else self.folder.need("vectors") / data.vectors
+        return Lexicon(path, data.vector_size, data.buckets, data.normalise_buckets)
+
+    @cached_property
+    def examples(self) -> dict[str, list[Example]]:
+        """Of train and valid, whose words are looked up together."""
+        pairs = [*self.train_pairs, *self.valid_pairs]
+        found = self.encode(pairs)
+        return {"train": found[: len(self.train_pairs)], "valid": found[len(self.train_pairs) :]}
+
+    def encode(self, pairs: Sequence[Pair]) -> list[Example]:
+        statements = list({one: None for pair in pairs for one in pair.statements})
+        encoded = dict(zip(statements, self.sentences(statements), strict=True))
+        return [
+            Example(
+                encoded[pair.premise],
+                encoded[pair.hypothesis],
+                LABELS.index(pair.label) if pair.label else 0,
+            )
+            for pair in pairs
+        ]
+
+    def sentences(self, statements: Sequence[Statement]) -> list[Encoded]:
+        """Statements as numbers, with trees where the model wants them."""
+        trees = [Tree(one.words, ()) for one in statements]
+        if self.config.model.attention == "hard":
+            name = self.config.model.trees
+            trees = trees_of(statements, self._source_of_trees, name)
+        self.lexicon.learn(word for tree in trees for word in tree.words)
+        return [self.lexicon.encode(*tree) for tree in trees]
+
+    @cached_property
+    def _source_of_trees(self) -> Any:
+        data_dir = self.folder.path if self.folder.path.is_dir() else None
+        return source_of_trees(self.config.model.trees, data_dir)
+
+    def build_model(self) -> EntailmentModel:
+        return EntailmentModel(self.config.model, self.config.data.vector_size)
+
+    def training_examples(self) -> list[Example]:
+        return self.examples["train"]
+
+    def size(self, example: Example) -> int:
+        return _LONGEST * len(example.premise.rows) + len(example.hypothesis.rows)
+
+    def collate(self, examples: Sequence[Example]) -> tuple[Tensor, ...]:
+        sentences = [example.premise for example in examples] + [example.hypothesis for example in examples]
+        vectors, words, lengths, *heads = self.lexicon.batch(sentences)
+        return vectors, words, lengths, torch.tensor([example.label for example in examples]), *heads
+
+    def epoch_begins(self, model: nn.Module, epoch: int) -> None:
+        """Before the first epoch, and once only, what wants pretraining gets it."""
+        if self.config.model.attention == "pretrained" and not model.is_pretrained:
+            assert isinstance(model, EntailmentModel)
+            pretrain(model, self.lexicon, self.parsed, self.config.pretraining, self.config.training.seed)
+            model.is_pretrained = torch.ones_like(model.is_pretrained)
+
+    @property
+    def parsed(self) -> list[Tree]:
+        """The sentences to pretrain on."""
+        files = [self._in_data_folder(name) for name in self.config.pretraining.files]
+        if not files:
+            statements = {one: None for pair in self.train_pairs for one in pair.statements}
+            trees = [tree for tree in map(tree_of, statements) if tree is not None]
+            if trees:
+                return trees
+            files = sorted(self.folder.need("snli_parsed").glob("*.jsonl*"))
+        trees = [tree for path in files for tree in parsed_sentences(path)]
+        if not trees:
+            raise UserError(f"pretraining.files: no sentence in {', '.join(map(str, files))} has a parse")
+        return trees
+
+    def _in_data_folder(self, name: str) -> Path:
+        return Path(name) if Path(name).exists() else self.folder.need(name)
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """The loss per pair, and the accuracy (%)."""
+        examples = self.examples["valid"]
+        logits = self.judge(model, examples)
+        labels = torch.tensor([example.label for example in examples])
+        right = (logits.argmax(1) == labels).double().mean()
+        return {"loss": F.cross_entropy(logits, labels).item(), "accuracy": 100 * right.item()}
+
+    @torch.no_grad()
+    def judge(self, model: nn.Module, examples: Sequence[Example]) -> Tensor:
+        """Logits (N, labels) of N examples, in order, computed in batches of similar length."""
+        assert isinstance(model, EntailmentModel)
+        found = torch.empty(len(examples), len(LABELS))
+        for batch in sorted_batches(list(map(self.size, examples)), _TOGETHER):
+            vectors, words, lengths, _, *heads = self.batch(model, [examples[index] for index in batch])
+            found[batch] = model.logits(vectors, words, lengths, *heads).float().cpu()
+        return found
+
+    def evaluate(self, model: nn.Module, data: list[Path]) -> dict[str, Any]:
+        """Without data, of the folder's test file, or, if it has none, of the pairs that validate."""
+        origin, pairs = self._test_pairs(data)
+        examples = self.encode(pairs)
+        predicted = self.judge(model, examples).argmax(1).tolist()
+        return {
+            "task": self.task,
+            "attention": self.config.model.attention,
+            "seed": self.config.training.seed,
+            "data": origin,
+            **label_scores([example.label for example in examples], predicted),
+            "trees": self._tree_scores(model, pairs),
+        }
+
+    def _test_pairs(self, data: list[Path]) -> tuple[str, list[Pair]]:
+        files = [split_file(path, "test") if path.is_dir() else path for path in data]
+        if not files and not self.config.data.valid:
+            try:
+                files = [split_file(self.path, "test")]
+            except UserError:
+                files = [split_file(self.path, "dev")]
+        if not files:
+            return ", ".join(Path(name).name for name in self.config.data.valid), self.valid_pairs
+        return ", ".join(path.name for path in files), [pair for path in files for pair in read_pairs(path)]
+
+    def _tree_scores(self, model: nn.Module, pairs: Sequence[Pair]) -> dict[str, Any] | None:
+        """Of the different sentences with parses; None without such sentences, or without latent trees."""
+        if self.config.model.attention in ("none", "hard"):
+            return None
+        statements = {one: None for pair in pairs for one in pair.statements}
+        gold = [tree for tree in map(tree_of, statements) if tree is not None]
+        if not gold:
+            return None
+        return tree_scores(
+            [tree.heads for tree in gold], self.latent_heads(model, [tree.words for tree in gold])
+        )
+
+    @torch.no_grad()
+    def latent_heads(self, model: nn.Module, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The heads of the words in each sentence's best latent tree; with "simple", each word's best partner."""
+        assert isinstance(model, EntailmentModel)
+        self.lexicon.learn(word for words in sentences for word in words)
+        encoded = [self.lexicon.encode(words) for words in sentences]
+        found: list[list[int]] = [[] for _ in sentences]
+        for batch in sorted_batches([len(one.rows) for one in encoded], _TOGETHER):
+            tensors = self.lexicon.batch([encoded[index] for index in batch])
+            heads = model.heads(*(tensor.to(model.output.weight.device) for tensor in tensors))
+            for index, row in zip(batch, heads.tolist(), strict=True):
+                found[index] = row[1 : len(encoded[index].rows)]
+        return found
+
+    def evaluation_table(self, evaluation: dict[str, Any]) -> Table:
+        rows = [
+            [
+                label,
+                *(f"{values[name]:.1f}" if name != "pairs" else str(values[name]) for name in values),
+                *(str(count) for count in evaluation["confusion"][label].values()),
+            ]
+            for label, values in evaluation["labels"].items()
+        ]
+        about = f"attention {evaluation['attention']}, seed {evaluation['seed']}, {evaluation['data']}"
+        title = f"entailment, {about}: accuracy {evaluation['accuracy']:.2f} % of {evaluation['pairs']} pairs"
+        if evaluation["trees"]:
+            trees = evaluation["trees"]
+            title += (
+                f"\nheads as in the parses: {trees['uas']:.1f} % of {trees['words']} words (left-branching "
+                f"{trees['left_branching']:.1f}, right-branching {trees['right_branching']:.1f}, random "
+                f"{trees['random']:.1f})"
+            )
+        return Table(
+            title, ["label", "pairs", "precision", "recall", *(f"as {label}" for label in LABELS)], rows
+        )
+
+    def predict(self, model: nn.Module, lines: Iterable[str]) -> Iterator[str]:
+        """A premise, a tab and a hypothesis become a label, a tab, and the probabilities of all labels.
+
+        Where trees are given by parses, a line has none: such a model takes them from a file or a parser.
+        """
+        first = 1
+        for chunk in chunks(lines, _AHEAD):
+            pairs = [
+                self.pair(line, f"line {number}") for number, line in enumerate(chunk, first) if line.strip()
+            ]
+            first += len(chunk)
+            answers = iter(self.judge(model, self.encode(pairs)).softmax(1).tolist())
+            yield from (_answer(next(answers)) if line.strip() else "" for line in chunk)
+
+    def pair(self, line: str, where: str) -> Pair:
+        fields = line.split("\t")
+        if len(fields) != 2:
+            raise UserError(
+                f"{where}: expected a premise, one tab and a hypothesis; found {len(fields) - 1} tabs"
+            )
+        return Pair(statement(fields[0]), statement(fields[1]), origin=where)
+
+
+def _answer(probabilities: list[float]) -> str:
+    best = max(range(len(LABELS)), key=probabilities.__getitem__)
+    each = " ".join(f"{label} {share:.3f}" for label, share in zip(LABELS, probabilities, strict=True))
+    return f"{LABELS[best]}\t{each}"
