@@ -46,7 +46,7 @@ def train_model(
     Parameters
     ----------
     recipe
-        What to train: transduction, qa or translation.
+        What to train: transduction, qa, translation or parser.
     attention
         none, simple, structured, ... (short for --set model.attention=...).
     model
@@ -56,7 +56,7 @@ def train_model(
     source
         Of translation: char or word.
     treebank
-        Of the parser: a CoNLL-U file.
+        Of the parser: a CoNLL-U file; a share of it validates unless --valid is given.
     train
         Files to train on, instead of the data folder's: of translation SOURCE TARGET, or one with tabs.
     valid

@@ -88,7 +88,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def predict(self, model: nn.Module, lines: Iterable[str]) -> Iterator[str]:
-        """One line of output for each line of input, in order."""
+        """One output for each line of input, in order; it may be of several lines."""
 
     def predict_n_best(self, model: nn.Module, lines: Iterable[str], count: int) -> Iterator[str]:
         """The best few outputs for each line of input, a line each."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from structattn.recipes.errors import UserError
 from structattn.recipes.parser.recipe import ParserRecipe
+from structattn.recipes.run_folder import RunFolder
 from structattn.recipes.running import open_run
 
 
@@ -17,7 +18,9 @@ def parse_sentences(
 
     Heads count words from 1; 0 is the root symbol. Sentences are parsed in batches, whatever their order.
     """
+    task = RunFolder(run).task()
+    if task != ParserRecipe.task:
+        raise UserError(f"{run} is a run of {task}, not of {ParserRecipe.task}")
     opened = open_run(run, data_dir)
-    if not isinstance(opened.recipe, ParserRecipe):
-        raise UserError(f"{run} is a run of {opened.recipe.task}, not of parser")
+    assert isinstance(opened.recipe, ParserRecipe)
     return opened.recipe.parse(opened.model, sentences)
