@@ -15,6 +15,7 @@ PICTURES = {
     "qa": "structattn.show.qa:draw_qa",
     "translation": "structattn.show.translation:draw_translation",
     "parser": "structattn.show.parser:draw_parser",
+    "entailment": "structattn.show.entailment:draw_entailment",
 }
 
 VIEWS = {
@@ -22,6 +23,7 @@ VIEWS = {
     "qa": "structattn.show.qa:view_qa",
     "translation": "structattn.show.translation:view_translation",
     "parser": "structattn.show.parser:view_parser",
+    "entailment": "structattn.show.entailment:view_entailment",
 }
 
 

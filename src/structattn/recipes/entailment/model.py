@@ -26,10 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from structattn.attention.sequence import softmax_weights
-from structattn.attention.syntactic import SyntacticAttention
+from structattn.attention.syntactic import TREES, SyntacticAttention, softmax_parents
 from structattn.recipes.entailment.data import LABELS
 from structattn.recipes.entailment.trees import PARSES
 from structattn.recipes.errors import UserError, did_you_mean
+from structattn.recipes.temperature import at_temperature, check_temperature
 from structattn.structures.distribution import beyond
 
 STRUCTURES = {
@@ -149,9 +150,13 @@ class EntailmentModel(nn.Module):
         """The heads (2 B, n) of the best latent trees; with "simple", each word's best partner."""
         return self._scored_parents().heads(F.embedding(words, vectors), lengths)
 
-    def marginals(self, vectors: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
-        """p (2 B, n, n): p[b, i, j] that word i is the parent of word j."""
-        return self._scored_parents()(F.embedding(words, vectors), lengths)[1]
+    def marginals(self, vectors: Tensor, words: Tensor, lengths: Tensor, temperature: float = 1.0) -> Tensor:
+        """p (2 B, n, n): p[b, i, j] that word i is the parent of word j; temperature divides the potentials."""
+        parents, embedded = self._scored_parents(), F.embedding(words, vectors)
+        if parents.structure in TREES:
+            return at_temperature(parents.distribution(embedded, lengths), temperature).marginals
+        check_temperature(temperature)
+        return softmax_parents(parents.scores(embedded, lengths) / temperature, lengths)
 
     def log_prob(self, vectors: Tensor, words: Tensor, lengths: Tensor, heads: Tensor) -> Tensor:
         """Of given trees (2 B, n): what pretraining raises."""

@@ -26,15 +26,19 @@ class PretrainingSettings:
     files: list[str] = field(default_factory=list)
     """SNLI with parses (.jsonl, .txt) or treebanks (.conllu), in the data folder or elsewhere; by default the parsed
     rows of the training set, or, if there are none, snli_parsed in the data folder"""
-    epochs: int = 1
-    batch_size: int = 32
-    learning_rate: float = 0.01
+    passes: int = 1
+    """epochs over them"""
+    sentences: int = 32
+    """in a batch"""
+    rate: float = 0.01
+    """of learning, by Adam"""
     beta1: float = 0.9
     beta2: float = 0.999
-    gradient_norm: float = 5.0
+    norm: float = 5.0
+    """gradients of a larger l2 norm are renormalised to this one"""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name in ("passes", "sentences"):
             if getattr(self, name) < 1:
                 raise UserError(f"pretraining.{name} must be at least 1, not {getattr(self, name)}")
 
@@ -59,17 +63,17 @@ def pretrain(
     sizes = [len(one.rows) for one in sentences]
     weights = [weight for name, weight in model.named_parameters() if name.startswith("parents.")]
     betas = settings.beta1, settings.beta2
-    optimizer = torch.optim.Adam(weights, settings.learning_rate, betas)
-    for epoch in range(1, settings.epochs + 1):
-        generator = random.Random(f"{seed} pretraining {epoch}")
-        for batch in bucketed_batches(sizes, settings.batch_size, generator):
+    optimizer = torch.optim.Adam(weights, settings.rate, betas)
+    for number in range(1, settings.passes + 1):
+        generator = random.Random(f"{seed} pretraining {number}")
+        for batch in bucketed_batches(sizes, settings.sentences, generator):
             tensors = [
                 one.to(weights[0].device) for one in lexicon.batch([sentences[index] for index in batch])
             ]
             loss = -model.log_prob(*tensors).mean()
             optimizer.zero_grad()
             loss.backward()
-            renormalise(weights, settings.gradient_norm)
+            renormalise(weights, settings.norm)
             if not loss.isfinite():
-                raise UserError(f"pretraining, epoch {epoch}: the loss is {loss.item()}")
+                raise UserError(f"pretraining, pass {number}: the loss is {loss.item()}")
             optimizer.step()

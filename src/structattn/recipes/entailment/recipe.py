@@ -44,7 +44,7 @@ class EntailmentData:
     """files to validate on, instead of the folder's dev file"""
     pairs: int = 0
     """train on so many pairs, drawn from all; 0: on all"""
-    seed: int = 2017
+    draw_seed: int = 2017
     """of this draw: the same pairs for all seeds of the training"""
     vectors: str = "glove.840B.300d.txt"
     """a file, or the name of one in vectors of the data folder"""
@@ -73,6 +73,16 @@ class Example(NamedTuple):
     label: int
 
 
+class Parents(NamedTuple):
+    """Of the n words of a statement."""
+
+    words: Sequence[str]
+    heads: list[int]
+    """of the best tree: numbers from 1 on, 0 for the root symbol; of "simple", each word's best partner"""
+    marginals: Tensor
+    """(n + 1, n + 1): [i, j] that word i is the parent of word j; word 0 is the root symbol"""
+
+
 class EntailmentRecipe(Recipe):
     task = "entailment"
     config_class = EntailmentConfig
@@ -95,7 +105,7 @@ class EntailmentRecipe(Recipe):
         pairs = [pair for path in files for pair in read_pairs(path)]
         if data.pairs > len(pairs):
             raise UserError(f"data.pairs: {data.pairs} pairs are more than the {len(pairs)} that there are")
-        return random.Random(data.seed).sample(pairs, data.pairs) if data.pairs else pairs
+        return random.Random(data.draw_seed).sample(pairs, data.pairs) if data.pairs else pairs
 
     @cached_property
     def valid_pairs(self) -> list[Pair]:
@@ -293,6 +303,24 @@ class EntailmentRecipe(Recipe):
                 f"{where}: expected a premise, one tab and a hypothesis; found {len(fields) - 1} tabs"
             )
         return Pair(statement(fields[0]), statement(fields[1]), origin=where)
+
+    @torch.no_grad()
+    def parents(self, model: nn.Module, one: Statement, temperature: float = 1.0) -> Parents:
+        """What a statement's words have as parents."""
+        assert isinstance(model, EntailmentModel)
+        if self.config.model.attention == "none":
+            raise UserError('a model with attention "none" has no parents to show')
+        (encoded,), words = self.sentences([one]), one.words
+        if encoded.heads:
+            given = torch.tensor(encoded.heads)
+            marginals = F.one_hot(given, len(given)).T.float()
+            marginals[:, 0] = 0.0
+            return Parents(words, encoded.heads[1:], marginals)
+        (heads,) = self.latent_heads(model, [words])
+        vectors, rows, lengths = (
+            tensor.to(model.output.weight.device) for tensor in self.lexicon.batch([encoded])
+        )
+        return Parents(words, heads, model.marginals(vectors, rows, lengths, temperature)[0])
 
 
 def _answer(probabilities: list[float]) -> str:
