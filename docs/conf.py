@@ -6,6 +6,7 @@ project = "structattn"
 author = "the structattn authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]
+myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "structattn"
 exclude_patterns = ["_build"]
