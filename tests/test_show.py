@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from structattn.recipes.errors import UserError
+from structattn.recipes.run_folder import RunFolder
 from structattn.show import style
 from structattn.show.arcs import arcs_svg, draw_arcs
-from structattn.show.heat_map import Parents, draw_heat_maps
+from structattn.show.curves import draw_curves
+from structattn.show.heat_map import Grid, Parents, draw_heat_maps
+from structattn.show.lattice import Lattice, draw_lattices
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -79,3 +82,51 @@ def test_colours_rise_from_paper_to_ink():
     colours = style.probability_colours()
     brightness = [sum(colours(value / 10)[:3]) for value in range(11)]
     assert brightness == sorted(brightness, reverse=True)
+
+
+def run_with(folder, lines):
+    run = RunFolder(folder)
+    folder.mkdir()
+    (folder / "config.toml").write_text("")
+    run.write_metrics(lines)
+    return run
+
+
+def test_curves_have_a_line_for_each_value_of_each_run(tmp_path):
+    line = {"loss": 2.0, "valid_loss": 3.0, "valid_accuracy": 50.0, "learning_rate": 1.0}
+    one = run_with(tmp_path / "one", [{"epoch": 1, **line}, {"epoch": 2, **line}])
+    several = [{"epoch": 1, "loss": [1.0, 2.0], "valid_loss": [2.0, 3.0], "valid_accuracy": [10.0, 20.0]}]
+    two = run_with(tmp_path / "two", several)
+    for name in ("a.svg", "b.svg"):
+        draw_curves([one, two], tmp_path / name)
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    texts = [element.text for element in ElementTree.fromstring(text).iter(f"{SVG}text")]
+    named = {f"{run}, {part} loss" for run in ("one", "two") for part in ("training", "validation")}
+    assert named | {"one", "two", "validation accuracy", "epoch"} <= set(texts)
+    assert not any("learning" in element for element in texts)
+
+
+def test_curves_of_a_run_without_an_epoch_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no epoch to draw yet"):
+        draw_curves([run_with(tmp_path / "new", [])], tmp_path / "a.svg")
+    with pytest.raises(UserError, match="no run folder"):
+        draw_curves([RunFolder(tmp_path / "nothing")], tmp_path / "a.svg")
+
+
+def test_a_grid_has_its_names_and_a_dollar_is_a_dollar(tmp_path):
+    grid = Grid("p", ["$x$ \\frac", "state 1"], ["a long name", "b"], torch.eye(2), "state", "word")
+    draw_heat_maps([grid], tmp_path / "a.svg")
+    texts = [element.text for element in ElementTree.parse(tmp_path / "a.svg").iter(f"{SVG}text")]
+    assert {"$x$ \\frac", "state 1", "a long name", "b", "state", "word"} <= set(texts)
+
+
+def test_a_lattice_has_a_node_for_every_fact_and_step_and_names_its_steps(tmp_path):
+    nodes, edges = torch.tensor([[0.2, 0.3, 0.5]] * 2), torch.full((1, 3, 3), 1 / 9)
+    panel = Lattice("chain", ["<a>", "b", "c"], nodes, edges, ["p = 0.1"], [0, 1], ["first", "second"])
+    draw_lattices([panel], tmp_path / "a.svg")
+    tree = ElementTree.parse(tmp_path / "a.svg")
+    texts = [element.text for element in tree.iter(f"{SVG}text")]
+    assert {"<a>", "b", "c", "first", "second", "chain", "p = 0.1"} <= set(texts)
+    steps = [group for group in tree.iter(f"{SVG}g") if group.get("id", "").startswith("PathCollection")]
+    assert [len(list(step.iter(f"{SVG}path"))) for step in steps] == [3, 3]

@@ -8,15 +8,17 @@ import sys
 try:
     from cyclopts import CycloptsError
 
-    from structattn.cli import data, machine, training, using  # noqa: F401 (they register with the app)
+    from structattn.cli import data, exploring, machine, training, using  # noqa: F401 (they register with the app)
     from structattn.cli.app import app
 except ModuleNotFoundError as missing:
     if missing.name != "cyclopts":
         raise
     sys.exit("structattn: the command line needs packages that are missing: pip install structattn[recipes]")
 
-EXTRA_PACKAGES = ("lightning_fabric", "matplotlib", "pooch", "rich", "safetensors")
+EXTRA_PACKAGES = ("lightning_fabric", "matplotlib", "pooch", "rich", "sacrebleu", "safetensors")
 """What `pip install structattn[recipes]` brings, and a command imports when it needs it."""
+EXPLORER_PACKAGES = ("gradio",)
+"""The same of `structattn[explorer]`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except (CycloptsError, UserError, ModuleNotFoundError) as error:
         if "--debug" in given or (
-            isinstance(error, ModuleNotFoundError) and _package(error) not in EXTRA_PACKAGES
+            isinstance(error, ModuleNotFoundError)
+            and _package(error) not in EXTRA_PACKAGES + EXPLORER_PACKAGES
         ):
             raise
         print(f"structattn: {_one_line(error)}", file=sys.stderr)
@@ -44,7 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _one_line(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return f"this needs the package {_package(error)}, which is missing: pip install structattn[recipes]"
+        package = _package(error)
+        extra = "explorer" if package in EXPLORER_PACKAGES else "recipes"
+        return f"this needs the package {package}, which is missing: pip install structattn[{extra}]"
     return " ".join(str(error).split())
 
 

@@ -98,9 +98,10 @@ def plot(
     out: Path,
     beside: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     arcs: bool = False,
+    curves: bool = False,
     data_dir: Path | None = None,
 ) -> None:
-    """Draw what a trained run attends to.
+    """Draw what a trained run attends to, or how its training went.
 
     Parameters
     ----------
@@ -115,12 +116,22 @@ def plot(
         Other runs, drawn at the left for comparison.
     arcs
         Arcs over the symbols (.svg) instead of a heat map.
+    curves
+        Losses and validation values by epoch instead.
     """
+    from structattn.recipes.errors import UserError
+    from structattn.recipes.run_folder import RunFolder
     from structattn.recipes.running import open_run
+    from structattn.show.curves import draw_curves
     from structattn.show.figures import draw
 
-    runs = [open_run(path, data_dir) for path in (*(beside or []), run)]
-    draw(runs, text, out, arcs)
+    paths = [*(beside or []), run]
+    if curves:
+        if text is not None or arcs:
+            raise UserError("--curves draws the training: leave out --arcs and what to draw attention for")
+        draw_curves([RunFolder(path) for path in paths], out)
+    else:
+        draw([open_run(path, data_dir) for path in paths], text, out, arcs)
     print(f"wrote {out}")
 
 

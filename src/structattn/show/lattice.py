@@ -27,6 +27,8 @@ class Lattice(NamedTuple):
     """Lines of text: the question, the answer, the best sequences."""
     best: Sequence[int]
     """The best sequence, drawn in another colour; may be empty."""
+    steps: Sequence[str] = ()
+    """(K); z1, z2, ... by default"""
 
 
 def draw_lattices(panels: Sequence[Lattice], out: Path) -> None:
@@ -62,8 +64,8 @@ def _draw(axis: Any, panel: Lattice) -> None:
             c=[style.SERIES[1] if one else style.WEIGHT for one in chosen],
             zorder=3,
         )
-    axis.set_xticks(range(steps), [f"z{step + 1}" for step in range(steps)])
-    axis.set_yticks(range(count), [f"{fact}   {number}" for number, fact in enumerate(panel.facts, 1)])
+    axis.set_xticks(range(steps), panel.steps or [f"z{step + 1}" for step in range(steps)])
+    axis.set_yticks(range(count), panel.facts)
     axis.set_xlim(-0.4, steps - 0.6)
     axis.set_ylim(count - 0.4, -0.6)  # the first fact is on top
     axis.tick_params(length=0)

@@ -43,7 +43,7 @@ def view_qa(run: OpenRun, text: str | None, temperature: float) -> View:
     numbers = {
         "model": recipe.config.model.kind,
         "task": recipe.config.data.task,
-        "facts": panel.facts,
+        "facts": question.facts,
         "question": question.text,
         "answers": dict(found.answers),
         "temperature": temperature,
@@ -68,7 +68,7 @@ def _panel(recipe: QARecipe, found: Followed) -> Lattice:
     first = min(found.facts)
     return Lattice(
         f"{_NAMES[recipe.config.model.kind]}, task {recipe.config.data.task}",
-        [question.facts[found.facts[position]] for position in order],
+        [f"{question.facts[found.facts[position]]}   {number}" for number, position in enumerate(order, 1)],
         found.nodes[:, order],
         found.edges[:, order][:, :, order],
         _below(question, found, first),
