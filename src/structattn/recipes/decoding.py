@@ -81,11 +81,13 @@ def beam_search(
     state: Any = None
     while len(sentences):
         log_probs, state = step(symbols, state, sentences)
+        # Twice the beam: if each of its hypotheses ends, as many others are there to go on. The best of all are
+        # among the best of each hypothesis, so that most symbols are never added up.
+        log_probs, following = log_probs.topk(min(2 * beam, log_probs.shape[2]), 2)
         width, count = log_probs.shape[1:]
-        # Twice the beam: if each of its hypotheses ends, as many others are there to go on.
         candidates = (scores.unsqueeze(2) + log_probs.double()).flatten(1)
         scores, best = candidates.topk(min(2 * beam, width * count), 1)
-        parents, symbols = best // count, best % count
+        parents, symbols = best // count, following.flatten(1).gather(1, best)
         history = torch.cat([_columns(history, parents), symbols.unsqueeze(2)], 2)
         caps = longest[sentences]
         ended = (symbols == end) | (history.shape[2] >= caps).unsqueeze(1)

@@ -211,8 +211,8 @@ class TranslationRecipe(Recipe):
 
     def evaluation_table(self, evaluation: dict[str, Any]) -> Table:
         rows = [
-            ["BLEU as multi-bleu.perl", f"{evaluation['bleu']:.2f}", evaluation["signature"]],
-            ["sacreBLEU", f"{evaluation['sacrebleu']:.2f}", evaluation["sacrebleu_signature"]],
+            ["BLEU as multi-bleu.perl", f"{evaluation['bleu']:.2f}", _readable(evaluation["signature"])],
+            ["sacreBLEU", f"{evaluation['sacrebleu']:.2f}", _readable(evaluation["sacrebleu_signature"])],
             ["perplexity", f"{evaluation['perplexity']:.2f}", f"{evaluation['pairs']} pairs"],
         ]
         if "against" in evaluation:
@@ -263,6 +263,10 @@ def _source_and_target(data: list[Path]) -> list[Path]:
             f"--data: expected a source and a target file, or one with tabs, not {len(data)} files"
         )
     return data
+
+
+def _readable(signature: str) -> str:
+    return signature.replace("|", " ")  # a narrow table breaks lines at spaces
 
 
 def _perplexity(loss: float) -> float:
