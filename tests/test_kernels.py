@@ -1,5 +1,7 @@
 """The native kernels against the plain-torch path, which the laws hold against enumeration."""
 
+import importlib.util
+import os
 import subprocess
 import sys
 
@@ -117,6 +119,7 @@ def test_projective_trees(batch, n, dtype, single_root, names):
         same_natively(lambda arcs, ls=lengths: sa.ProjectiveTree(arcs, ls, single_root), [arcs], names, dtype)
 
 
+@pytest.mark.usefixtures("_poisoned_memory")
 def test_best_structures():
     for scale in (1.0, 300.0):
         unary, transitions = (
@@ -155,6 +158,26 @@ def test_results_do_not_depend_on_threads_or_company(n):
     assert alone.equal(sa.ProjectiveTree(arcs).marginals)
 
 
+@pytest.mark.parametrize("single_root", [False, True])
+def test_a_long_sentence_alone_has_all_threads_and_the_same_bits(single_root):
+    arcs, threads = torch.randn(3, 70, 70), torch.get_num_threads()
+
+    def results(arcs):
+        arcs = arcs.clone().requires_grad_()
+        d = sa.ProjectiveTree(arcs, single_root=single_root)
+        (gradient,) = torch.autograd.grad(d.marginals.square().sum() + d.log_partition.sum(), arcs)
+        return torch.cat([d.marginals.detach(), gradient])
+
+    together = results(arcs).view(2, 3, 70, 70)
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for sentence, expected in zip(arcs, together.unbind(1), strict=True):
+                assert results(sentence).view(2, 70, 70).equal(expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_registered_operators_keep_torchs_rules():
     unary, transitions = torch.randn(3, 4, 2, requires_grad=True), torch.randn(1, 1, 2, 2, requires_grad=True)
     arcs, lengths = torch.randn(3, 5, 5, requires_grad=True), torch.tensor([5, 2, 0])
@@ -172,6 +195,65 @@ def test_a_compiled_graph_checks_values_when_it_runs():
     assert_close(compiled(good), sa.ProjectiveTree(good).marginals)
     with pytest.raises(ValueError, match="arcs: expected finite scores"):
         compiled(good.index_fill(1, torch.tensor([1]), torch.nan))
+
+
+def call(name, *sizes):
+    """The native function with these sizes, null pointers, and 1 for every switch."""
+    left = iter(sizes)
+    arguments = {"q": lambda: next(left, 0), "p": lambda: None, "i": lambda: 1}
+    return getattr(native.library(), name)(*(arguments[letter]() for letter in native._SIGNATURES[name]))
+
+
+@pytest.mark.parametrize("name", native._SIGNATURES)
+def test_sizes_that_overflow_are_refused(name):
+    """Before anything is read: the pointers are null."""
+    sizes = [(1 << 40, 1 << 12, 1 << 12), (1 << 62, 3, 3), (3, 1 << 62, 3), (1 << 62, 1 << 62, 1 << 62)]
+    for refused in sizes:
+        assert call(name, *refused) == (-1 if name.endswith("size") else native._TOO_LARGE)
+    with pytest.raises(ValueError, match="too large for 64-bit indices"):
+        native.workspace_size("chain", *sizes[0])
+    with pytest.raises(ValueError, match="arcs: too large"):
+        native._succeed(native._TOO_LARGE, "arcs")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory cannot be limited here")
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends the process")
+def test_too_little_memory_is_a_memory_error():
+    program = """
+import resource, torch, structattn as sa
+torch.set_num_threads(1)
+
+def problems(words, positions, requires_grad):
+    yield sa.ProjectiveTree(torch.zeros(words, words, requires_grad=requires_grad))
+    for states in (2, 8):
+        yield sa.LinearChain(torch.zeros(positions, states, requires_grad=requires_grad))
+
+for small in problems(5, 5, False):
+    small.mode, small.log_partition
+large = [*problems(1000, 400_000, False), *problems(1000, 400_000, True)]
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (4 << 20),) * 2)
+for problem in large:
+    for quantity in ("log_partition", "mode"):
+        try:
+            print(quantity, getattr(problem, quantity).shape)
+        except MemoryError:
+            print("MemoryError")
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=120, capture_output=True, text=True
+    )
+    assert found.stdout.split() == ["MemoryError"] * 12
+
+
+def test_another_build_may_be_loaded(monkeypatch):
+    """What CMake built elsewhere, by name; a name that leads nowhere is no reason to compute in plain torch."""
+    origin = importlib.util.find_spec("structattn.kernels._native").origin
+    monkeypatch.setenv("STRUCTATTN_NATIVE", origin)
+    assert native.library.__wrapped__()._name == origin
+    monkeypatch.setenv("STRUCTATTN_NATIVE", "/nowhere/_native.so")
+    with pytest.raises(OSError, match="/nowhere"):
+        native.library.__wrapped__()
 
 
 def test_without_the_library_plain_torch_serves_with_one_warning():

@@ -39,21 +39,18 @@ _CTYPES = {"i": ctypes.c_int, "q": ctypes.c_int64, "p": ctypes.c_void_p}
 
 @functools.cache
 def library() -> Any:
-    """The loaded library; None, with one warning, where there is none."""
-    # torch was imported before, so that both share one OpenMP.
+    """The loaded library; None, with one warning, where there is none.
+
+    The environment variable STRUCTATTN_NATIVE=0 leaves it out; STRUCTATTN_NATIVE=FILE loads that build of it.
+    """
+    chosen = os.environ.get("STRUCTATTN_NATIVE")
+    if chosen:
+        return None if chosen == "0" else _load(chosen)
     found = importlib.util.find_spec("structattn.kernels._native")
     reason = "this installation was built without a C++ compiler"
-    if os.environ.get("STRUCTATTN_NATIVE") == "0":
-        return None
     if found is not None and found.origin is not None:
         try:
-            loaded = ctypes.CDLL(found.origin)
-            for name, signature in _SIGNATURES.items():
-                function = getattr(loaded, name)
-                function.argtypes = [_CTYPES[letter] for letter in signature]
-                function.restype = ctypes.c_int64 if name.endswith("_size") else ctypes.c_int
-            loaded.structattn_level.restype = ctypes.c_char_p
-            return loaded
+            return _load(found.origin)
         except (OSError, AttributeError) as error:
             reason = f"the native library {found.origin} cannot be loaded: {error}"
     warnings.warn(
@@ -63,6 +60,17 @@ def library() -> Any:
         stacklevel=2,
     )
     return None
+
+
+def _load(path: str) -> Any:
+    # torch was imported before, so that both share one OpenMP.
+    loaded = ctypes.CDLL(path)
+    for name, signature in _SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.argtypes = [_CTYPES[letter] for letter in signature]
+        function.restype = ctypes.c_int64 if name.endswith("_size") else ctypes.c_int
+    loaded.structattn_level.restype = ctypes.c_char_p
+    return loaded
 
 
 def called_once_when_compiling(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -99,7 +107,13 @@ def workspace_size(kernel: str, *shape: int) -> int:
 
 
 def _workspace(allocate: Allocate | None, kernel: str, *shape: int) -> Tensor | None:
-    return allocate(workspace_size(kernel, *shape), dtype=torch.float64) if allocate else None
+    if allocate is None:
+        return None
+    size = workspace_size(kernel, *shape)
+    try:
+        return allocate(size, dtype=torch.float64)
+    except RuntimeError as error:  # torch's way to say that there is not so much memory
+        raise _out_of_memory() from error
 
 
 def without_gaps(results: tuple[Tensor | None, ...]) -> Any:
@@ -116,11 +130,15 @@ def _contiguous(*tensors: Any) -> Any:
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
 
+def _out_of_memory() -> MemoryError:
+    return MemoryError("structattn: not enough memory for the workspace of the native kernel")
+
+
 def _succeed(status: int, first: str, second: str = "") -> None:
     if status == _OK:
         return
     if status == _OUT_OF_MEMORY:
-        raise MemoryError("structattn: not enough memory for the workspace of the native kernel")
+        raise _out_of_memory()
     if status == _TOO_LARGE:
         raise ValueError(f"{first}: too large for 64-bit indices")
     refuse_values(second if status == _BAD_SECOND_ARGUMENT else first)
