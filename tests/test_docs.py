@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -79,7 +80,9 @@ def test_a_python_block_runs_alone_and_prints_what_the_page_says(block, tmp_path
 
 def test_the_first_block_of_the_readme_runs_in_a_fresh_interpreter(tmp_path):
     first = next(block for block in PYTHON if block.page.name == "README.md")
-    subprocess.run([sys.executable, "-W", "ignore", "-c", first.text], check=True, cwd=tmp_path, timeout=120)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-W", "ignore", "-c", first.text]
+    subprocess.run(program, check=True, cwd=tmp_path, timeout=120, env=environment)
 
 
 def test_links_of_the_readme_lead_somewhere():

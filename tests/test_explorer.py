@@ -95,13 +95,15 @@ def test_what_forbids_everything_says_so():
     [
         (lambda: playground.words_of(" "), "1 to 30 words, not of 0"),
         (lambda: playground.words_of("a " * 31), "not of 31"),
-        (lambda: playground.words_of("a" * 10_000), "has 10000"),
+        (lambda: playground.words_of("a" * 1000), "has 1000"),
+        (lambda: playground.words_of("a" * 10_000), "at most 5000 letters"),
         (lambda: playground.words_of("a\x00b"), "cannot be printed"),
         (lambda: playground.scores_of([["0", "abc"]], "scores"), "scores, row 1, column 2: .*'abc'"),
         (lambda: playground.scores_of([["nan"]], "scores"), "found nan"),
         (lambda: playground.scores_of([["inf"]], "scores"), "found inf"),
         (lambda: playground.scores_of([[None]], "scores"), "found 'None'"),
         (lambda: playground.random_scores(-1, 2), "seed"),
+        (lambda: playground.random_scores(None, 2), "seed"),
         (
             lambda: playground.view_sentence("a", "projective", False, 1, 1.0),
             'did you mean "projective trees"',
@@ -126,8 +128,8 @@ def test_a_view_is_escaped_and_a_message_too():
     assert "no &lt;b&gt;" in html_of(refuse)()
 
 
-def test_every_task_with_a_view_is_a_task():
-    assert set(figures.VIEWS) <= set(RECIPES)
+def test_every_task_has_pictures_and_a_view():
+    assert set(figures.VIEWS) == set(figures.PICTURES) == set(RECIPES)
 
 
 def test_a_run_is_seen_as_it_predicts_and_as_its_marginals_are(runs):

@@ -14,15 +14,13 @@ from structattn.recipes.errors import UserError
 from structattn.recipes.running import OpenRun
 from structattn.recipes.temperature import LOWEST
 from structattn.show import explorer_page, figures, playground
-from structattn.show.view import View
+from structattn.show.view import LONGEST_TEXT, View
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when it is imported
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import gradio as gr
 
-LONGEST_TEXT = 5000
-"""Letters of an input."""
 _NO_RUN = "none"
 _ONE_AT_A_TIME: dict[str, Any] = {
     "concurrency_id": "drawing",  # matplotlib's settings are the process's

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from structattn.recipes.running import OpenRun
-from structattn.show.view import View
+from structattn.recipes.temperature import check_temperature
+from structattn.show.view import View, check_text
 
 PICTURES = {
     "transduction": "structattn.show.transduction:draw_transduction",
@@ -34,6 +35,9 @@ def draw(runs: Sequence[OpenRun], text: str | None, out: Path, arcs: bool) -> No
 
 def view(run: OpenRun, text: str | None, temperature: float) -> View:
     """What the explorer shows of a run; without text, of the task's own example."""
+    check_temperature(temperature)
+    if text is not None:
+        check_text(text)
     return _function(VIEWS, run.recipe.task)(run, text, temperature)
 
 

@@ -15,7 +15,7 @@ from structattn.recipes.temperature import at_temperature, check_temperature
 from structattn.show.arcs import draw_arcs
 from structattn.show.heat_map import Grid, Parents, draw_heat_maps
 from structattn.show.lattice import Lattice, draw_lattices
-from structattn.show.view import View
+from structattn.show.view import View, check_text
 from structattn.structures.chain import LinearChain
 from structattn.structures.nonprojective import NonProjectiveTree
 from structattn.structures.projective import ProjectiveTree
@@ -29,6 +29,7 @@ STRUCTURES = (*TREES, SOFTMAX, SEGMENTS)
 
 
 def words_of(sentence: str) -> list[str]:
+    check_text(sentence)
     words = sentence.split()
     if not 0 < len(words) <= MOST_WORDS:
         raise UserError(f"expected a sentence of 1 to {MOST_WORDS} words, not of {len(words)}")
@@ -37,8 +38,6 @@ def words_of(sentence: str) -> list[str]:
             raise UserError(
                 f'a word may have {LONGEST_WORD} letters; "{word[:LONGEST_WORD]}..." has {len(word)}'
             )
-        if not word.isprintable():
-            raise UserError(f"the word {word!r} holds what cannot be printed")
     return words
 
 
@@ -62,11 +61,11 @@ def _score(cell: Any, where: str) -> float:
     return score
 
 
-def random_scores(seed: float, *shape: int) -> Tensor:
+def random_scores(seed: int | None, *shape: int) -> Tensor:
     """Scores from N(0, 1), the same for the same seed."""
-    if seed != int(seed) or not 0 <= seed < 2**31:
-        raise UserError(f"the seed is a whole number from 0 to {2**31 - 1}, not {seed:g}")
-    generator = torch.Generator().manual_seed(int(seed))
+    if seed is None or not 0 <= seed < 2**31:
+        raise UserError(f"the seed is a whole number from 0 to {2**31 - 1}, not {seed}")
+    generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -97,7 +96,9 @@ def view_chain(sentence: str, unary: Tensor, transitions: Tensor, temperature: f
     return View(sentence, "\n".join(lines), pictures, _plain(numbers))
 
 
-def view_sentence(sentence: str, structure: str, single_root: bool, seed: float, temperature: float) -> View:
+def view_sentence(
+    sentence: str, structure: str, single_root: bool, seed: int | None, temperature: float
+) -> View:
     """A structure over the sentence with random scores; the root symbol $ is put before it where there are parents."""
     words = words_of(sentence)
     if structure not in STRUCTURES:
