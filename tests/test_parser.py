@@ -61,6 +61,8 @@ def test_words_are_known_by_number_vector_and_spelling():
     encoder = Encoder(given, vectors, ParserData(least_count=2, least_affixes=2))
     assert encoder.words == {"dogs": 1}
     assert encoder.affixes.keys() == {"=", "d-", "do-", "dog-", "-s", "-gs", "-ogs", "-dogs"}
+    alone = Encoder([sentence("ab", 0)], None, ParserData(least_affixes=2))
+    assert not alone.affixes, "its last two letters are its last three, too, but in one word only"
     dogs, bark, sleeps = encoder.features(["DOGS", "bark", "Sleeps"]).tolist()
     assert dogs[:2] == [1, 2]
     assert bark[:2] == [UNKNOWN, 1]

@@ -78,7 +78,7 @@ class Encoder:
     ) -> None:
         counts = Counter(word.lower() for sentence in sentences for word in sentence.words)
         forms = {word for sentence in sentences for word in sentence.words}
-        affixes = Counter(affix for form in forms for affix in affixes_of(form))
+        affixes = Counter(affix for form in forms for affix in set(affixes_of(form)))
         self.words = _numbered(counts, settings.least_count)
         self.affixes = _numbered(affixes, settings.least_affixes)
         self.vectors = vectors
