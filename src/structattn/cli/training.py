@@ -46,9 +46,9 @@ def train_model(
     Parameters
     ----------
     recipe
-        What to train: transduction, qa, translation or parser.
+        What to train: transduction, qa, translation, entailment or parser.
     attention
-        none, simple, structured, ... (short for --set model.attention=...).
+        none, hard, simple, structured, ... (short for --set model.attention=...).
     model
         Of question answering: memn2n, unary or binary.
     task
@@ -62,7 +62,7 @@ def train_model(
     valid
         Files to validate on, in the same form.
     preset
-        quick (minutes), full (the paper's setting), or of translation laptop (under an hour).
+        quick (minutes), full (the paper's setting), or of translation and entailment laptop (under an hour).
     seed
         Of initialisation and order (short for --set training.seed=...).
     run
@@ -147,9 +147,9 @@ def reproduce(
     Parameters
     ----------
     table
-        table1 (tree transduction), table2 (translation) or table3 (question answering).
+        table1 (tree transduction), table2 (translation), table3 (question answering) or table4 (entailment).
     preset
-        quick (minutes), full (the paper's setting), or of table2 laptop (hours).
+        quick (minutes), full (the paper's setting), or of table2 and table4 laptop (hours).
     seeds
         How many seeds each model is trained with; by default 1, or the paper's 20 for table3.
     tasks
