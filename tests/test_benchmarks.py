@@ -1,6 +1,7 @@
 """The benchmark measures what it says, refuses what is wrong, reports what it found. No speed is asserted."""
 
 import json
+from functools import partial
 from itertools import product
 
 import oracle
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from structattn import LinearChain, ProjectiveTree
-from structattn.benchmarks import command, layers, main, peers, picture, report, studies
+from structattn.benchmarks import command, layers, main, peers, picture, report, studies, translation
 from structattn.benchmarks.findings import Finding, Outcome
 from structattn.benchmarks.problems import chains, segmentations, softmax, trees, without_loss
 from structattn.benchmarks.timing import Contestant, Effort, race
@@ -25,6 +26,7 @@ PROBLEMS = {
     "tree-lengths": lambda: trees(4, 6, torch.tensor([6, 2, 3, 5])),
 }
 SETTINGS = Settings(Effort(rounds=2, burst_seconds=0.0, peer_seconds=0.0), peers=False)
+SMALL_TRANSLATION = partial(translation.training, pairs=2, length=4, size=6)
 close = torch.testing.assert_close
 
 
@@ -255,7 +257,7 @@ def test_slope():
     assert studies.slope({n: 5.0 * n**3 for n in (20, 40, 80)}) == pytest.approx(3)
 
 
-@pytest.mark.parametrize("layer", [layers.segmentation, layers.syntactic])
+@pytest.mark.parametrize("layer", [layers.segmentation, layers.syntactic, SMALL_TRANSLATION])
 def test_layer_benchmarks_refuse_wrong_marginals(layer, monkeypatch):
     for structure in (LinearChain, ProjectiveTree):
         right = structure.marginals.fget
@@ -266,6 +268,14 @@ def test_layer_benchmarks_refuse_wrong_marginals(layer, monkeypatch):
         monkeypatch.setattr(structure, "marginals", property(wrong))
     with pytest.raises(Disagreement):
         layer(SETTINGS)
+
+
+def test_the_translation_model_is_timed():
+    found = SMALL_TRANSLATION(SETTINGS)
+    assert [finding.at_most for finding in found.findings] == [1.10, 1.02]
+    found.add(translation.search(SETTINGS, sentences=3, length=4, size=6))
+    assert len(found.contestants) == 6
+    assert all(contestant.seconds for _, contestant in found.contestants)
 
 
 # torch.compile computes the same function as the torch loop, after half a minute.

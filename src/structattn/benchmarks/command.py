@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from structattn.benchmarks import layers, picture, report, studies
+from structattn.benchmarks import layers, picture, report, studies, translation
 from structattn.benchmarks.findings import Outcome
 from structattn.benchmarks.timing import Effort
 from structattn.benchmarks.verification import Disagreement
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "THREADS": studies.threads,
     "SCALING": studies.scaling,
     **layers.BENCHMARKS,
+    **translation.BENCHMARKS,
 }
 
 _QUICK = Effort(rounds=5, burst_seconds=0.002, peer_seconds=0.1)
