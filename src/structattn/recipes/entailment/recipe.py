@@ -43,7 +43,7 @@ class EntailmentData:
     valid: list[str] = field(default_factory=list)
     """files to validate on, instead of the folder's dev file"""
     pairs: int = 0
-    """train on so many pairs, drawn from all; 0: on all"""
+    """train on at most so many pairs, drawn from all; 0: on all"""
     draw_seed: int = 2017
     """of this draw: the same pairs for all seeds of the training"""
     vectors: str = "glove.840B.300d.txt"
@@ -103,9 +103,8 @@ class EntailmentRecipe(Recipe):
         data = self.config.data
         files = [Path(name) for name in data.train] or [split_file(self.path, "train")]
         pairs = [pair for path in files for pair in read_pairs(path)]
-        if data.pairs > len(pairs):
-            raise UserError(f"data.pairs: {data.pairs} pairs are more than the {len(pairs)} that there are")
-        return random.Random(data.draw_seed).sample(pairs, data.pairs) if data.pairs else pairs
+        enough = 0 < data.pairs < len(pairs)
+        return random.Random(data.draw_seed).sample(pairs, data.pairs) if enough else pairs
 
     @cached_property
     def valid_pairs(self) -> list[Pair]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from structattn.recipes.jobs import Job
 from structattn.recipes.recipe import Table
-from structattn.recipes.reproduction import Job, PaperTable, mean_and_spread
+from structattn.recipes.reproduction import PaperTable, mean_and_spread
 
 PAPER = {"none": 85.8, "hard": 86.1, "simple": 86.2, "structured": 86.8, "pretrained": 86.5}
 
