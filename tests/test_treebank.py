@@ -90,6 +90,7 @@ def lines_of(*heads):
         (lines_of(0).replace("1\tw", "2\tw"), "line 2: expected word 1, found ID '2'"),
         (lines_of(0, "_"), "line 3: HEAD must be the number of a word, or 0, not '_'"),
         (lines_of(0, -1), "line 3: HEAD must be"),
+        (lines_of(0, "1" * 5000), "line 3: HEAD must be"),
         (lines_of(0, 3), "line 3: the head of word 2 is 3, but there are 2 words"),
         (lines_of(0, 2), "line 3: the heads of word 2 lead back to it"),
         (lines_of(0, 3, 4, 2), "line 3: the heads of word 2 lead back to it"),

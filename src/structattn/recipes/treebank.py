@@ -84,7 +84,7 @@ def _sentence(block: list[str], origin: str, first: int) -> Iterator[Sentence]:
 
 
 def _head(field: str, where: str) -> int:
-    if not (field.isascii() and field.isdigit()):
+    if not (field.isascii() and field.isdigit() and len(field) < 10):
         raise UserError(f"{where}: HEAD must be the number of a word, or 0, not {field[:40]!r}")
     return int(field)
 

@@ -94,11 +94,8 @@ def read_vectors(
     if status.st_size < _WORTH_KEEPING:
         return _read(path, wanted, size, first, progress)
     key = [str(path.resolve()), status.st_size, status.st_mtime_ns, _digest(wanted), size, first]
-    kept = (
-        cache_folder()
-        / "kept"
-        / f"vectors-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.safetensors"
-    )
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+    kept = cache_folder() / "kept" / f"vectors-{name}.safetensors"
     found = _kept(kept)
     if found is None:
         found = _read(path, wanted, size, first, progress)
@@ -128,7 +125,7 @@ def _keep(vectors: WordVectors, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, {"table": vectors.table}, {"words": vectors.words})
-    except OSError:
+    except (OSError, UserError):
         return  # a cache that cannot be written costs time, and nothing else
 
 
