@@ -70,6 +70,16 @@ def test_a_heat_map_is_the_same_file_twice_with_its_symbols_as_text(tmp_path):
     assert texts.count("$") == 4
 
 
+def test_symbols_that_no_font_has_are_told_once_and_stay_text_in_svg(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(style, "JAPANESE_FONTS", ())
+    grid = Grid("simple", ["a", "dog"], ["犬", "を"], torch.rand(2, 2), "target", "犬|を", torch.eye(2) > 0)
+    draw_heat_maps([grid, grid], tmp_path / "a.svg")
+    assert capsys.readouterr().err.count("no installed font has を") == 1
+    tree = ElementTree.fromstring((tmp_path / "a.svg").read_text())
+    texts = [element.text for element in tree.iter(f"{SVG}text")]
+    assert texts.count("犬|を") == texts.count("犬") == 2
+
+
 @pytest.mark.parametrize("name", ["a.gif", "a", "missing/a.svg"])
 def test_what_cannot_be_written_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="--out"):

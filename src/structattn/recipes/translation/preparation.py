@@ -181,7 +181,7 @@ def _keep(prepared: Prepared, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors, state)
-    except OSError:
+    except (OSError, UserError):
         return  # a cache that cannot be written costs time, and nothing else
 
 

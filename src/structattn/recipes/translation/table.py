@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from structattn.recipes.jobs import Job
 from structattn.recipes.recipe import Table
-from structattn.recipes.reproduction import Job, PaperTable, mean_and_spread
+from structattn.recipes.reproduction import PaperTable, mean_and_spread
 from structattn.recipes.translation.data import UNITS
 from structattn.recipes.translation.model import ATTENTIONS
 
