@@ -8,39 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
-
-from structattn import cli
-from structattn.recipes.run_folder import read_tensors
-
-SETTINGS = ["train_per_depth=40", "valid_per_depth=5", "test_per_depth=4", "size=8", "epochs=3", "beam=2"]
-SETTINGS += ["train_depths=[2]", "test_depths=[2,3]"]
-SMALL = ["--preset", "quick", "--threads", "1", "--quiet", "--set", *SETTINGS]
-LONGER = [*SMALL, "epochs=6", "train_per_depth=200", "checkpoint_seconds=0.05"]
-
-
-def run(*arguments):
-    return cli.main([str(argument) for argument in arguments])
-
-
-def command(*arguments):
-    """The command line in a process of its own, single-threaded."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, "-m", "structattn.cli", *map(str, arguments)]
-    return subprocess.Popen(
-        program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def weights(folder):
-    return read_tensors(Path(folder) / "model.safetensors")[0]
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+from runs import LONGER, SETTINGS, SMALL, command, run, same, wait_for, weights
 
 
 @pytest.fixture(scope="module")
@@ -130,12 +101,6 @@ def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "unbroken"
     assert run("train", "transduction", "--run", folder, *LONGER) == 0
     return weights(folder)
-
-
-def wait_for(path, process):
-    while not path.exists():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("delay", [0.1, 0.5])

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from runs import children_of
 from stories import write_task
 
 from structattn import cli
@@ -78,22 +78,6 @@ def test_without_ray_the_answer_is_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install structattn\[ray\]"):
         hire(Labour("ray"), "qa", tmp_path, [])
-
-
-def children_of(process):
-    """All processes below this one, by number: their command lines."""
-    found, above = {}, {process}
-    for _ in range(6):
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = path.read_text().rpartition(")")[2].split()
-                line = (path.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if int(fields[1]) in above:
-                above.add(int(path.parent.name))
-                found[int(path.parent.name)] = line
-    return found
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")

@@ -1,5 +1,6 @@
 """Settings, batches, rules of decay and renormalisation, run folders, data folders and downloads."""
 
+import errno
 import functools
 import hashlib
 import http.server
@@ -21,9 +22,10 @@ from structattn.recipes.batching import bucketed_batches, chunks, pad, sorted_ba
 from structattn.recipes.config import build, override, read_toml, write_toml
 from structattn.recipes.data_folder import DataFolder
 from structattn.recipes.errors import UserError, did_you_mean
+from structattn.recipes.jobs import comma_separated, markdown
 from structattn.recipes.optimisation import OPTIMIZERS, Decay, TrainingSettings, initialise, renormalise
 from structattn.recipes.recipe import Table
-from structattn.recipes.reproduction import comma_separated, markdown, mean_and_spread
+from structattn.recipes.reproduction import mean_and_spread
 from structattn.recipes.run_folder import RunFolder, read_tensors, write_tensors
 from structattn.recipes.running import chosen_by_options, default_path
 
@@ -232,10 +234,10 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     write_tensors(path, {"a": torch.ones(2)}, {"step": 1})
 
     def disk_full(*_):
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr("os.fsync", disk_full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(UserError, match=r"cannot write .*x\.safetensors: no space left on device"):
         write_tensors(path, {"a": torch.zeros(2)}, {"step": 2})
     tensors, state = read_tensors(path)
     assert state == {"step": 1}

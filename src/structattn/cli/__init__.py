@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (CycloptsError, UserError, ModuleNotFoundError) as error:
+    except (CycloptsError, UserError, ModuleNotFoundError, OSError) as error:
         if "--debug" in given or (
             isinstance(error, ModuleNotFoundError)
             and _package(error) not in EXTRA_PACKAGES + EXPLORER_PACKAGES

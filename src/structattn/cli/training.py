@@ -1,4 +1,4 @@
-"""structattn train | reproduce"""
+"""structattn train | reproduce | sweep"""
 
 from __future__ import annotations
 
@@ -180,4 +180,46 @@ def reproduce(
         return 130
     print_table(result)
     print(f"wrote {path / found.name}.md, .csv and .json")
+    return 0
+
+
+@app.command
+def sweep(
+    config: Path,
+    /,
+    *,
+    folder: Path | None = None,
+    engine: Literal["local", "ray"] = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    data_dir: Path | None = None,
+) -> int:
+    """Train what is missing of a grid of settings and seeds, and say what is where. Goes on where it stopped.
+
+    Parameters
+    ----------
+    config
+        A TOML file with a task, a preset, seeds, [settings] for all runs, and a [grid] of lists of values.
+    folder
+        Where the runs and the table go; runs/ and the file's name by default.
+    engine
+        local: processes on this machine; ray: a Ray cluster.
+    workers
+        How many single-threaded processes train at once; by default one a processor.
+    address
+        Of the Ray cluster; by default one is started on this machine.
+    """
+    from structattn.recipes.engines import Labour
+    from structattn.recipes.progress import print_table
+    from structattn.recipes.sweep import read_sweep, run_sweep
+
+    path = folder or Path("runs") / config.stem
+    swept = run_sweep(read_sweep(config), config.stem, path, Labour(engine, workers, address, data_dir))
+    if swept is None:
+        print(f"stopped; the same command goes on with what is in {path}", file=sys.stderr)
+        return 130
+    print_table(swept.results)
+    print_table(swept.runs)
+    print(f"wrote {path / config.stem}.md, .csv and .json")
+    swept.outcome.refuse_failures(path)
     return 0

@@ -26,7 +26,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # TOML's own, text that is not UTF-8, integers of 5,000 digits
         raise UserError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -112,7 +114,7 @@ def _value_of(text: str) -> Any:
     """The value as TOML reads it; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

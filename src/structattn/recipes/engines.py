@@ -23,7 +23,7 @@ from structattn.recipes.running import train_and_evaluate
 
 _SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _TRIES = 5
-"""A job whose Ray worker died is given to another one, so often at most."""
+"""A job whose worker died is given to another one, so often at most."""
 
 
 class Labour(NamedTuple):
@@ -98,7 +98,21 @@ class LocalEngine(Engine):
             self._train(name)
 
     def _train(self, name: str) -> None:
-        """Its own session keeps Ctrl-C from the process: we tell it to stop, once."""
+        for _ in range(_TRIES):
+            code, errors = self._run(name)
+            if (
+                code >= 0 or self.stopped.is_set()
+            ):  # below zero: something killed the process, not its own error
+                break
+        if code != 0 and not self.stopped.is_set():
+            ended = (
+                f"ended by {signal.Signals(-code).name}, {_TRIES} times" if code < 0 else f"exit code {code}"
+            )
+            lines = errors.strip().splitlines()
+            self.failed[name] = lines[-1].removeprefix("structattn: ") if lines and code > 0 else ended
+
+    def _run(self, name: str) -> tuple[int, str]:
+        """The exit code, and what was said. Its own session keeps Ctrl-C from the process: we tell it to stop, once."""
         options = ["--resume", "--then-evaluate", "--threads", "1", "--quiet"]
         if self.data_dir is not None:
             options += ["--data-dir", str(self.data_dir)]
@@ -113,9 +127,7 @@ class LocalEngine(Engine):
         if self.stopped.is_set():  # in between, when nobody could tell it
             process.send_signal(signal.SIGINT)
         _, errors = process.communicate()
-        if process.returncode != 0 and not self.stopped.is_set():
-            lines = errors.decode(errors="replace").strip().splitlines()
-            self.failed[name] = lines[-1] if lines else f"exit code {process.returncode}"
+        return process.returncode, errors.decode(errors="replace")
 
 
 def _program() -> list[str]:

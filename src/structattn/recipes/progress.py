@@ -69,6 +69,10 @@ class Progress:
             values=f"loss {loss:.4f}  {speed:.0f} examples/s",
         )
 
+    def warn(self, message: str) -> None:
+        """What a person should know even of a quiet training."""
+        print(f"structattn: {message}", file=sys.stderr)
+
     def epoch_ended(self, line: dict[str, Any]) -> None:
         values = {key: mean_of(value) for key, value in line.items() if key != "epoch"}
         shown = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in values.items())

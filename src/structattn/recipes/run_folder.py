@@ -4,16 +4,18 @@
     environment.json     versions, machine, threads
     metrics.jsonl        one line an epoch
     model.safetensors    the weights that count (training.keep)
-    checkpoint.safetensors   weights, optimiser and position, to go on from: tensors, and the rest as JSON in
-    the header evaluation.json      what `structattn evaluate` found
+    checkpoint.safetensors   weights, optimiser and position, to go on from: tensors, and the rest as JSON in the header
+    previous.safetensors     the checkpoint before that one, for the day when that one is damaged
+    evaluation.json      what `structattn evaluate` found
 
 Every file is written beside its place and then moved there, so a kill at any moment leaves the previous one
-intact.
+intact. Tensors come with a checksum, so that a file which was altered is refused, too.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -36,7 +38,8 @@ from structattn.recipes.errors import UserError, did_you_mean
 
 CONFIG, ENVIRONMENT, METRICS = "config.toml", "environment.json", "metrics.jsonl"
 WEIGHTS, CHECKPOINT, EVALUATION = "model.safetensors", "checkpoint.safetensors", "evaluation.json"
-_STATE = "structattn"
+PREVIOUS = "previous.safetensors"
+_STATE, _DIGEST = "structattn", "sha256"
 
 
 class RunFolder:
@@ -79,9 +82,13 @@ class RunFolder:
         if not path.exists():
             return []
         try:
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        except ValueError as error:
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged: {error}") from error
+        for number, line in enumerate(lines, 1):
+            if not (isinstance(line, dict) and isinstance(line.get("epoch"), int)):
+                raise UserError(f"{path} is damaged: line {number} is of no epoch")
+        return lines
 
     def write_metrics(self, lines: list[dict[str, Any]]) -> None:
         write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
@@ -109,9 +116,12 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            evaluation = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged: {error}") from error
+        if not isinstance(evaluation, dict):
+            raise UserError(f"{path} is damaged: it holds no object")
+        return evaluation
 
     def save_checkpoint(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
@@ -119,14 +129,30 @@ class RunFolder:
         tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         moments, plain = _flatten_optimizer(optimizer.state_dict())
         state = {**state, "optimizer": plain}
-        write_tensors(self.path / CHECKPOINT, _owned({**tensors, **moments}), state)
+        write_tensors(self.path / CHECKPOINT, _owned({**tensors, **moments}), state, self.path / PREVIOUS)
 
-    def load_checkpoint(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-        """What the checkpoint says besides the tensors, which are put into place; None if there is none."""
+    def load_checkpoint(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        warn: Callable[[str], Any] = lambda message: None,
+    ) -> dict[str, Any] | None:
+        """What the checkpoint says besides the tensors, which are put into place; None if there is none.
+
+        If it is damaged, or was lost while the next one took its place, the one before it serves.
+        """
         path = self.path / CHECKPOINT
-        if not path.exists():
+        before = self.path / PREVIOUS
+        if not path.exists() and not before.exists():
             return None
-        tensors, state = read_tensors(path)
+        try:
+            tensors, state = read_tensors(path)
+        except UserError as error:
+            if not before.exists():
+                raise
+            path = before
+            tensors, state = read_tensors(path)
+            warn(f"{error}; going on from the one before it, {path.name}")
         weights = {
             name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
         }
@@ -161,8 +187,13 @@ def write_text(path: Path, text: str) -> None:
     _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], state: dict[str, Any] | None = None) -> None:
-    _replace(path, lambda temporary: save_file(tensors, temporary, {_STATE: json.dumps(state or {})}))
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], state: dict[str, Any] | None = None, previous: Path | None = None
+) -> None:
+    """previous: where the file that is there goes, instead of being overwritten."""
+    text = json.dumps(state or {})
+    header = {_STATE: text, _DIGEST: _digest(tensors, text)}
+    _replace(path, lambda temporary: save_file(tensors, temporary, header), previous)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -171,24 +202,44 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            return tensors, json.loads((file.metadata() or {}).get(_STATE, "{}"))
-    except (SafetensorError, ValueError, OSError) as error:
+            header = file.metadata() or {}
+        text = header.get(_STATE, "{}")
+        state = json.loads(text)
+    except (SafetensorError, ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
+    if header.get(_DIGEST, "") not in ("", _digest(tensors, text)) or not isinstance(state, dict):
+        raise UserError(f"{path} is damaged: its checksum is another one than when it was written")
+    return tensors, state
 
 
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+def _digest(tensors: dict[str, Tensor], state: str) -> str:
+    """The sha256 of contiguous tensors in main memory, with their names, types and shapes, and of the state."""
+    digest = hashlib.sha256(state.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _replace(path: Path, write: Callable[[Path], Any], previous: Path | None = None) -> None:
     """Writes beside the file, forces it to disk, and moves it there in one step."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(descriptor)
-    temporary = Path(name)
+    temporary = None
     try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(descriptor)
+        temporary = Path(name)
         write(temporary)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            os.replace(path, previous)
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UserError(f"cannot write {path}: {reason}; what was there before is untouched") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def _owned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

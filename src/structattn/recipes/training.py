@@ -27,12 +27,14 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from structattn.recipes.batching import bucketed_batches
+from structattn.recipes.config import build
 from structattn.recipes.data_folder import DataFolder
 from structattn.recipes.errors import UserError
 from structattn.recipes.optimisation import OPTIMIZERS, Decay, initialise, renormalise
+from structattn.recipes.processes import Companions, is_broken_group
 from structattn.recipes.progress import Progress
 from structattn.recipes.recipe import Recipe
-from structattn.recipes.run_folder import RunFolder
+from structattn.recipes.run_folder import CHECKPOINT, RunFolder
 from structattn.recipes.stopping import stop_signals
 from structattn.recipes.tasks import recipe_class
 
@@ -74,15 +76,23 @@ def train(run: RunFolder, folder: DataFolder, machine: Machine, progress: Progre
     failure = None
     with run.locked() if is_first_process() else nullcontext():
         fabric.launch()
+        companions = Companions(
+            fabric, f"what was saved is in {run.path}; the same command with --resume goes on"
+        )
         try:
             finished = _train(fabric, run, folder, progress)
         except UserError as error:
             failure = str(error)
+        except RuntimeError as error:
+            if not is_broken_group(error):
+                raise
+            failure = companions.loss()
     # torch 2.13's gloo aborts at exit unless the model is gone before the group is; the failure would hold
     # its frames.
     gc.collect()
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    companions.dismiss()
     if failure is not None:
         raise UserError(failure)
     return finished
@@ -107,14 +117,7 @@ class Position:
     seconds: float = 0.0
     decay_best: list[float] | None = None
     decay_started: bool = False
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-
-
-def _position(state: dict[str, Any] | None, run: RunFolder) -> Position:
-    try:
-        return Position(**(state or {}))
-    except TypeError as error:
-        raise UserError(f"the checkpoint in {run.path} is of another version: {error}") from error
+    metrics: list[dict] = field(default_factory=list)
 
 
 class TrainingLoop:
@@ -135,8 +138,8 @@ class TrainingLoop:
             raise UserError(f"training.seeds: several models are trained {why} only")
         self.weights = [weight for weight in self.network.parameters() if weight.requires_grad]
         self.optimizer = OPTIMIZERS[self.settings.optimizer](self.weights, self.settings)
-        state = run.load_checkpoint(self.network, self.optimizer)
-        self.position = _position(state, run)
+        state = run.load_checkpoint(self.network, self.optimizer, progress.warn)
+        self.position = build(Position, state or {}, f"the checkpoint in {run.path}")
         self.decay = Decay(self.settings, self.position.decay_best, self.position.decay_started)
         self.model, self.stepper = fabric.setup(self.network, self.optimizer)
         self.saved_at = time.monotonic()
@@ -209,11 +212,13 @@ class TrainingLoop:
         return bool(stop)
 
     def _refuse(self, number: int, loss: float, norm: float) -> None:
+        """Leaves the last good weights behind: those that this batch was about to change."""
+        self._save_checkpoint()
         where = f"epoch {self.position.epoch}, batch {self.position.batch + 1}"
         seed = f", seed {self.settings.seed + number}" if self.models > 1 else ""
         raise UserError(
             f"{where}{seed}: the loss is {loss}, the norm of its gradient {norm}; stopped before it reached "
-            f"the weights. The last good ones are in {self.run.path}"
+            f"the weights. The last good ones are in {self.run.path / CHECKPOINT}"
         )
 
     def _loss_per_unit(self) -> list[float]:

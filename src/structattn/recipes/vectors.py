@@ -35,6 +35,7 @@ _LARGE = 64 << 20
 _WORTH_KEEPING = 1 << 20
 """Bytes from which on a file is not read twice for the same words."""
 _LONGEST_LINE = 1 << 16
+_LARGEST = torch.finfo(torch.float32).max
 _BUFFER = 1 << 20
 
 
@@ -167,6 +168,8 @@ def _lines(path: Path, progress: bool) -> Iterator[_Line]:
                 yield _Line(path, number, text.rstrip(b" \r\n"))
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
         raise UserError(f"{path}, after line {number}: the archive is damaged: {error}") from error
+    except (RuntimeError, NotImplementedError) as error:  # what zipfile says to passwords and rare compressions
+        raise UserError(f"cannot unpack {path}: {error}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
@@ -225,8 +228,9 @@ def _word_and_vector(line: _Line, size: int) -> tuple[str, bytes]:
 
 
 def _is_number(field: bytes) -> bool:
+    """Whether it is one that float32 has."""
     try:
-        return math.isfinite(float(field))
+        return abs(float(field)) <= _LARGEST
     except ValueError:
         return False
 
@@ -237,7 +241,7 @@ def _floats(line: _Line, vector: bytes) -> list[float]:
         values = [float(field) for field in fields]
     except ValueError:
         values = []
-    if values and math.isfinite(sum(values)):
+    if values and max(map(abs, values)) <= _LARGEST and math.isfinite(sum(values)):  # a NaN only the sum shows
         return values
     wrong = next(field for field in fields if not _is_number(field)).decode("utf-8", "replace")
     raise line.wrong(f"expected {len(fields)} numbers after the word, found {wrong[:40]!r}")

@@ -155,7 +155,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: no JSON ({error})") from error
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in _NEEDED):
             raise UserError(

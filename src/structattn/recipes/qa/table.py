@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from structattn.recipes.jobs import Job
 from structattn.recipes.recipe import Table
-from structattn.recipes.reproduction import Job, PaperTable
+from structattn.recipes.reproduction import PaperTable
 
 PAPER: dict[int, dict[str, tuple[float, float | None]]] = {
     2: {"memn2n": (87.3, 46.8), "binary": (84.7, 81.8), "unary": (43.5, 22.3)},

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from structattn.recipes.jobs import Job
 from structattn.recipes.recipe import Table
-from structattn.recipes.reproduction import Job, PaperTable, mean_and_spread
+from structattn.recipes.reproduction import PaperTable, mean_and_spread
 
 PAPER = {
     "none": {"2": 7.6, "3": 4.1, "4": 2.8, "5": 2.1, "6": 1.5},

@@ -69,7 +69,7 @@ class Vocabularies(NamedTuple):
         try:
             symbols = json.loads(path.read_text(encoding="utf-8"))
             return cls(Vocabulary(symbols["source"]), Vocabulary(symbols["target"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged: {error}") from error
 
 
