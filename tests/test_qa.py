@@ -16,6 +16,7 @@ from structattn.recipes.errors import UserError
 from structattn.recipes.qa.data import (
     Encoder,
     Question,
+    longest_sentence,
     parse_questions,
     read_questions,
     supporting_ages,
@@ -39,6 +40,8 @@ STORY = """1 Ann went to the shed.
 2 What has Ben got? \tball,nothing\t1
 """
 
+LONGEST = 5
+"""Words of the story's longest sentences, such as: Ann went to the shed."""
 NEAR = {"rtol": 1e-5, "atol": 1e-5}  # position encoding comes in float32
 REAL = Path(__file__).parents[2] / "shared" / "data" / "babi" / "en"
 
@@ -102,7 +105,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_line(tmp_path):
 
 def test_an_answer_that_the_model_cannot_know_is_named():
     questions = parse_questions(STORY.splitlines(), "story")
-    encoder = Encoder(vocabulary(questions), 25, True)
+    encoder = Encoder(vocabulary(questions), 25, "longest", 6)
     with pytest.raises(UserError, match="story, line 9: the answer 'well' is unknown"):
         encoder.encode([questions[0]._replace(answer="well", origin="story, line 9")])
 
@@ -111,7 +114,8 @@ def model_and_rows(kind, steps=2, models=1, **settings):
     torch.manual_seed(3)
     questions = parse_questions(STORY.splitlines(), "story")
     chosen = QAModelSettings(kind=kind, size=4, memory=3, **settings)
-    encoder = Encoder(vocabulary(questions), chosen.memory, chosen.position_encoding)
+    words = vocabulary(questions)
+    encoder = Encoder(words, chosen.memory, chosen.position_encoding, longest_sentence(questions))
     model = QAModel(chosen, steps, len(encoder.words), models).double()
     for weights in model.parameters():
         torch.nn.init.normal_(weights)
@@ -121,12 +125,13 @@ def model_and_rows(kind, steps=2, models=1, **settings):
 
 
 def vector(model, matrix, encoder, sentence):
-    """sum_j l_j * A w_j, with l_jk = (1 - j / J) - (k / d) (1 - 2 j / J), word by word."""
+    """sum_j l_j * A w_j, with l_jk = (1 - j / J) - (k / d) (1 - 2 j / J), word by word; l = 1 without encoding."""
     words, size = words_of(sentence), matrix.shape[1]
+    longest = {"longest": LONGEST, "sentence": len(words), "none": None}[model.settings.position_encoding]
     total = torch.zeros(size, dtype=torch.double)
     for j, word in enumerate(words, 1):
         for k in range(1, size + 1):
-            factor = (1 - j / len(words)) - (k / size) * (1 - 2 * j / len(words))
+            factor = 1 if longest is None else (1 - j / longest) - (k / size) * (1 - 2 * j / longest)
             total[k - 1] += factor * matrix[encoder.number_of[word], k - 1]
     return total
 
@@ -170,9 +175,10 @@ def test_a_crf_answers_by_the_sum_over_all_sequences(kind, steps, after_the_star
         assert_close(logits[row], model.embedding[0, -1] @ (queries[-1] + context), **NEAR)
 
 
+@pytest.mark.parametrize("position_encoding", ["longest", "sentence", "none"])
 @pytest.mark.parametrize("linear", [True, False])
-def test_memn2n_answers_hop_by_hop(linear):
-    model, encoder, questions, batch = model_and_rows("memn2n", 3)
+def test_memn2n_answers_hop_by_hop(linear, position_encoding):
+    model, encoder, questions, batch = model_and_rows("memn2n", 3, position_encoding=position_encoding)
     model.linear = linear
     logits = model.answer(*batch.rows([2])[:-1])
     query = vector(model, model.embedding[0, 0], encoder, questions[2].text)
@@ -287,9 +293,20 @@ def test_what_is_followed_is_the_chain_of_the_stacked_model(folder):
     assert float(found.edges[0, i, j]) == pytest.approx(probability, rel=1e-4)
 
 
+def test_the_last_questions_validate_or_random_ones(folder):
+    questions = read_questions(task_file(folder, 2, "train"))
+    last = QARecipe(config_of(folder), DataFolder(folder)).splits
+    assert (last["train"], last["valid"]) == (questions[:27], questions[27:])
+    config = config_of(folder)
+    config.data.hold_out = "random"
+    drawn = QARecipe(config, DataFolder(folder)).splits
+    assert sorted(drawn["train"] + drawn["valid"]) == sorted(questions)
+    assert drawn["valid"] != last["valid"]
+
+
 def test_the_memory_holds_the_most_recent_facts():
     facts = tuple(f"Fact {number}." for number in range(40))
-    encoder = Encoder(vocabulary([Question(facts, "Which?")]), 25, True)
+    encoder = Encoder(vocabulary([Question(facts, "Which?")]), 25, "longest", 2)
     batch = encoder.encode([Question(facts, "Which?")])
     assert batch.lengths.tolist() == [25]
     assert batch.facts[0].unique().numel() == 25
@@ -302,6 +319,8 @@ def test_the_memory_holds_the_most_recent_facts():
     [
         (["--model", "trinary"], 'model.kind: unknown value "trinary"; did you mean "binary"'),
         (["--attention", "simple"], "--attention means nothing to qa"),
+        (["--set", "hold_out=lats"], 'data.hold_out: unknown value "lats"; did you mean "last"'),
+        (["--set", "position_encoding=short"], "model.position_encoding: unknown value"),
         (["--set", "epochs=5"], "must be more than model.linear_start"),
         (["--set", "decay_when_worse=true", "seeds=2"], "is about one model"),
         (["--task", "77"], "holds no qa77_*_train.txt"),

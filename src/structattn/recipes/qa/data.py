@@ -136,6 +136,12 @@ def vocabulary(questions: Iterable[Question]) -> list[str]:
     return [PADDING, *sorted(words - {PADDING})]
 
 
+def longest_sentence(questions: Iterable[Question]) -> int:
+    """How many words the longest of all facts and questions has."""
+    sentences = {sentence for question in questions for sentence in (*question.facts, question.text)}
+    return max(len(words_of(sentence)) for sentence in sentences)
+
+
 @dataclass
 class Batch:
     """Questions as numbers. N distinct sentences, V words, B questions with the M most recent facts of each.
@@ -164,8 +170,9 @@ class Batch:
 class Encoder:
     """Questions to numbers, with the words of the training data."""
 
-    def __init__(self, words: Sequence[str], memory: int, position_encoding: bool) -> None:
+    def __init__(self, words: Sequence[str], memory: int, position_encoding: str, longest: int) -> None:
         self.words, self.memory, self.position_encoding = words, memory, position_encoding
+        self.longest = longest
         self.number_of = {word: number for number, word in enumerate(words)}
 
     def encode(self, questions: Sequence[Question]) -> Batch:
@@ -194,14 +201,16 @@ class Encoder:
         """(2 V) of the words w_1 ... w_J of a sentence, so that its vector is first @ A + second @ (A * k / d).
 
         Position encoding multiplies the k-th of d features of w_j by (1 - j / J) - (k / d) (1 - 2 j / J): what does
-        not depend on k is in the first half, the factor of k / d in the second. Unknown words count nothing.
+        not depend on k is in the first half, the factor of k / d in the second. With J words in every sentence, those
+        of the longest one, a first word is the same in short and in long sentences. Unknown words count nothing.
         """
         numbers = [self.number_of.get(word, 0) for word in words_of(sentence)]
         bag = torch.zeros(2, len(self.words))
+        length = len(numbers) if self.position_encoding == "sentence" else max(self.longest, len(numbers))
         for j, number in enumerate(numbers, 1):
-            share = j / len(numbers)
-            bag[0, number] += 1 - share if self.position_encoding else 1
-            bag[1, number] -= 1 - 2 * share if self.position_encoding else 0
+            share = j / length
+            bag[0, number] += 1.0 if self.position_encoding == "none" else 1 - share
+            bag[1, number] -= 0.0 if self.position_encoding == "none" else 1 - 2 * share
         bag[:, 0] = 0
         return bag.flatten()
 

@@ -34,6 +34,7 @@ from structattn.structures.distribution import beyond
 
 KINDS = ("memn2n", "unary", "binary")
 LOG_SOFTMAX = ("potentials", "everywhere", "nowhere")
+POSITION_ENCODINGS = ("longest", "sentence", "none")
 
 Steps = Sequence[Tensor]
 """One tensor for each of the K steps."""
@@ -51,7 +52,8 @@ class QAModelSettings:
     """d"""
     memory: int = 25
     """M, at most so many facts, the most recent ones"""
-    position_encoding: bool = True
+    position_encoding: str = "longest"
+    """a word's place is counted in shares of the "longest" sentence, of its own "sentence", or not at all ("none")"""
     temporal_encoding: bool = True
     tie_embeddings: bool = True
     """adjacent tying; else A_k of keys, values, question and answer are all their own"""
@@ -65,7 +67,9 @@ class QAModelSettings:
     """how often x_i^k . q^k counts: "printed", "once" or "twice" (see ChainAttention)"""
 
     def __post_init__(self) -> None:
-        for name, known in (("kind", KINDS), ("log_softmax", LOG_SOFTMAX), ("count_unaries", COUNTS)):
+        choices = {"kind": KINDS, "log_softmax": LOG_SOFTMAX, "count_unaries": COUNTS}
+        choices["position_encoding"] = POSITION_ENCODINGS
+        for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f'model.{name}: unknown value "{value}"{did_you_mean(value, known)}')

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from structattn.recipes.errors import UserError
+from structattn.recipes.errors import UserError, did_you_mean
 from structattn.recipes.optimisation import TrainingSettings
 from structattn.recipes.qa.answering import Followed, follow
 from structattn.recipes.qa.data import (
@@ -21,6 +21,7 @@ from structattn.recipes.qa.data import (
     Encoder,
     Question,
     StoryReader,
+    longest_sentence,
     read_questions,
     supporting_ages,
     task_file,
@@ -31,6 +32,8 @@ from structattn.recipes.recipe import Recipe, Table
 
 STEPS = {2: 2, 3: 3, 7: 3, 8: 3, 10: 2, 11: 2, 13: 2, 14: 2, 15: 2, 16: 3, 17: 2, 18: 2, 19: 2}
 """K of the paper's table; a task that is not in it has one step."""
+
+HOLD_OUT = ("last", "random")
 
 _TOGETHER = 100
 """Questions that are answered at once."""
@@ -46,12 +49,17 @@ class QAData:
     """with the original files; by default babi/en in the data folder"""
     held_out: float = 0.1
     """share of the training questions that validates"""
+    hold_out: str = "last"
+    """which ones: the "last", so that few stories are split, or "random" ones"""
     split_seed: int = 2017
-    """which ones: the same for all seeds of the training"""
+    """of random ones, the same for all seeds of the training"""
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
             raise UserError(f"data.held_out is a share between 0 and 1, not {self.held_out}")
+        if self.hold_out not in HOLD_OUT:
+            near = did_you_mean(self.hold_out, HOLD_OUT)
+            raise UserError(f'data.hold_out: unknown value "{self.hold_out}"{near}')
 
 
 @dataclass
@@ -83,8 +91,9 @@ class QARecipe(Recipe):
     def splits(self) -> dict[str, list[Question]]:
         data = self.config.data
         questions = read_questions(task_file(self.path, data.task, "train"))
-        order = list(range(len(questions)))
-        random.Random(data.split_seed).shuffle(order)
+        order = list(range(len(questions)))[::-1]
+        if data.hold_out == "random":
+            random.Random(data.split_seed).shuffle(order)
         count = round(data.held_out * len(questions))
         if not 0 < count < len(questions):
             raise UserError(f"data.held_out: {count} of {len(questions)} questions would be held out")
@@ -98,7 +107,8 @@ class QARecipe(Recipe):
     def encoder(self) -> Encoder:
         settings = self.config.model
         words = vocabulary(question for questions in self.splits.values() for question in questions)
-        return Encoder(words, settings.memory, settings.position_encoding)
+        longest = longest_sentence(self.splits["train"])
+        return Encoder(words, settings.memory, settings.position_encoding, longest)
 
     @cached_property
     def encoded(self) -> dict[str, Batch]:
