@@ -115,7 +115,7 @@ def _name(point: tuple[tuple[str, Any], ...]) -> str:
     parts = []
     for key, value in point:
         text = value if isinstance(value, str) else json.dumps(value, default=str)
-        parts.append(f"{key.rpartition('.')[2]}-{text}")
+        parts.append(f"{key.rpartition('.')[2]}-{text.strip('[]')}")
     return re.sub(r"[^\w.+-]+", "-", "-".join(parts)).strip("-.")
 
 
