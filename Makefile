@@ -57,5 +57,20 @@ docs: setup ## the documentation, into docs/_build/html; a warning is an error
 bench: setup ## speed against softmax and whatever peers are installed
 	$(BIN)/structattn bench
 
+# LEVEL: the instruction set, by default the machine's; the oldest one takes the least time to compile.
+# A Python that was built without sanitizers has to load their run-time first, with libstdc++, some of which it replaces.
+SANITIZED ?= tests/test_kernels.py tests/test_properties.py tests/test_laws.py tests/test_gradients.py \
+  tests/test_numerics.py tests/test_concurrency.py
+
+sanitize: setup ## tests of the kernels, built with the address and undefined-behaviour sanitizers
+	@set -e; \
+	level=$(or $(LEVEL),$$($(BIN)/python -c "from structattn.kernels import native; print(native.level())")); \
+	build=build/sanitize-$$level; \
+	$(BIN)/cmake -S . -B $$build -DSTRUCTATTN_SANITIZE=ON -DSTRUCTATTN_LEVELS=$$level > /dev/null; \
+	$(BIN)/cmake --build $$build --parallel; \
+	STRUCTATTN_NATIVE=$$build/_native.so ASAN_OPTIONS=detect_leaks=0 \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	$(BIN)/python -m pytest $(SANITIZED) -k "not compile and not registered"
+
 clean: ## remove what is built, and .venv
 	rm -rf .venv build docs/_build .pytest_cache .mypy_cache .ruff_cache

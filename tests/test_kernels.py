@@ -258,7 +258,8 @@ def test_another_build_may_be_loaded(monkeypatch):
 
 def test_without_the_library_plain_torch_serves_with_one_warning():
     program = """
-import importlib.util, warnings
+import importlib.util, os, warnings
+os.environ.pop("STRUCTATTN_NATIVE", None)
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name.endswith("_native") else find(name, *rest)
 import torch, structattn as sa

@@ -28,13 +28,10 @@
             structattn::level::projective_backward, structattn::level::projective_viterbi, #level \
     }
 
-#ifdef STRUCTATTN_HAS_baseline
 DECLARE_LEVEL(baseline)
-#else
 DECLARE_LEVEL(v2)
 DECLARE_LEVEL(v3)
 DECLARE_LEVEL(v4)
-#endif
 
 namespace {
 
@@ -50,15 +47,19 @@ struct Table {
     const char* level;
 };
 
+#define TABLE_OF(level) TABLE_OF_LEVEL(level)  // of a macro, what it stands for
+
+// The newest built level that this processor has; below the oldest one there is nothing to fall back on.
 Table choose_level() {
-#ifdef STRUCTATTN_HAS_baseline
-    return TABLE_OF_LEVEL(baseline);
-#else
+#ifdef STRUCTATTN_HAS_v4
     __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v4")) return TABLE_OF_LEVEL(v4);
-    if (__builtin_cpu_supports("x86-64-v3")) return TABLE_OF_LEVEL(v3);
-    return TABLE_OF_LEVEL(v2);
 #endif
+#ifdef STRUCTATTN_HAS_v3
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("x86-64-v3")) return TABLE_OF_LEVEL(v3);
+#endif
+    return TABLE_OF(STRUCTATTN_OLDEST);
 }
 
 const Table table = choose_level();
