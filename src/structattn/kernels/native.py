@@ -94,6 +94,19 @@ def level() -> str:
     return "none" if loaded is None else loaded.structattn_level().decode()
 
 
+_threads: Callable[[], int] = torch.get_num_threads
+"""How many a kernel may use."""
+
+
+def _alone() -> None:
+    """A fork copies one thread and OpenMP's belief that there are more: whoever asked for them would wait forever."""
+    global _threads
+    _threads = lambda: 1  # noqa: E731
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alone)
+
 Allocate = Callable[..., Tensor]
 """torch.empty, or torch.zeros where an output may not hold cells that nobody wrote."""
 
@@ -182,7 +195,7 @@ def chain_forward(
         *_transition_strides(transitions),
         _pointer(lengths),
         check,
-        torch.get_num_threads(),
+        _threads(),
         _pointer(saved),
         log_partition.data_ptr(),
         _pointer(marginals),
@@ -218,7 +231,7 @@ def chain_backward(
         transitions.data_ptr(),
         *_transition_strides(transitions),
         _pointer(lengths),
-        torch.get_num_threads(),
+        _threads(),
         saved.data_ptr(),
         *map(_pointer, upstream),
         grad_unary.data_ptr(),
@@ -244,7 +257,7 @@ def chain_viterbi(unary: Tensor, transitions: Tensor, lengths: Tensor | None, ch
         *_transition_strides(transitions),
         _pointer(lengths),
         check,
-        torch.get_num_threads(),
+        _threads(),
         best.data_ptr(),
     )
     _succeed(status, "unary", "transitions")
@@ -274,7 +287,7 @@ def projective_forward(
         _pointer(lengths),
         single_root,
         check,
-        torch.get_num_threads(),
+        _threads(),
         _pointer(saved),
         log_partition.data_ptr(),
         _pointer(marginals),
@@ -306,7 +319,7 @@ def projective_backward(
         arcs.data_ptr(),
         _pointer(lengths),
         single_root,
-        torch.get_num_threads(),
+        _threads(),
         saved.data_ptr(),
         *map(_pointer, upstream),
         grad_arcs.data_ptr(),
@@ -329,7 +342,7 @@ def projective_viterbi(arcs: Tensor, lengths: Tensor | None, single_root: bool, 
         _pointer(lengths),
         single_root,
         check,
-        torch.get_num_threads(),
+        _threads(),
         heads.data_ptr(),
     )
     _succeed(status, "arcs")
