@@ -5,7 +5,7 @@ BIN := .venv/bin
 NATIVE := $(wildcard src/structattn/kernels/native/*)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format docs bench sanitize clean
+.PHONY: help setup demo test soak fuzz check format docs bench sanitize clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -39,6 +39,12 @@ demo: setup ## networks that learn to read formulas, their scores, and a picture
 
 test: setup ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+soak: setup ## kernels in threads, killed trainings, several processes, over and over (an hour); the tests have short forms
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py
+
+fuzz: setup ## 100,000 hostile inputs for everything that reads (a quarter of an hour); the tests have a short form
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py
 
 check: setup docs ## style, types, C++ format, documentation
 	$(BIN)/ruff check .

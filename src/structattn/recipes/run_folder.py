@@ -141,18 +141,10 @@ class RunFolder:
 
         If it is damaged, or was lost while the next one took its place, the one before it serves.
         """
-        path = self.path / CHECKPOINT
-        before = self.path / PREVIOUS
-        if not path.exists() and not before.exists():
+        paths = [path for path in (self.path / CHECKPOINT, self.path / PREVIOUS) if path.exists()]
+        if not paths:
             return None
-        try:
-            tensors, state = read_tensors(path)
-        except UserError as error:
-            if not before.exists():
-                raise
-            path = before
-            tensors, state = read_tensors(path)
-            warn(f"{error}; going on from the one before it, {path.name}")
+        path, tensors, state = _first_undamaged(paths, warn)
         weights = {
             name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
         }
@@ -173,6 +165,19 @@ class RunFolder:
             except OSError:
                 raise UserError(f"{self.path} is in use by another process") from None
             yield
+
+
+def _first_undamaged(
+    paths: list[Path], warn: Callable[[str], Any]
+) -> tuple[Path, dict[str, Tensor], dict[str, Any]]:
+    path, *others = paths
+    try:
+        return path, *read_tensors(path)
+    except UserError as error:
+        if not others:
+            raise
+        warn(f"{error}; going on from {others[0].name}")
+        return _first_undamaged(others, warn)
 
 
 def load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

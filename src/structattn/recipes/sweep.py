@@ -32,7 +32,7 @@ from structattn.recipes.recipe import Table
 from structattn.recipes.run_folder import RunFolder
 from structattn.recipes.tasks import preset, recipe_class
 
-_MOST = 10_000
+_MOST = 1_000
 """How many runs a sweep can have."""
 
 

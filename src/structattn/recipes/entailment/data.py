@@ -25,6 +25,7 @@ LABELS = ("entailment", "neutral", "contradiction")
 NO_LABEL = "-"
 _FORMATS = (".jsonl", ".txt")
 _NEEDED = ("gold_label", "sentence1", "sentence2")
+_PARSES = ("sentence1_parse", "sentence2_parse")
 
 
 class Statement(NamedTuple):
@@ -161,6 +162,9 @@ def _json_rows(path: Path) -> Iterator[Row]:
             raise UserError(
                 f"{where}: expected an object with texts {', '.join(_NEEDED)}, found {line[:60]!r}"
             )
+        for name in _PARSES:
+            if not isinstance(row.get(name) or "", str):
+                raise UserError(f"{where}: {name} must be a text, not {row[name]!r:.60}")
         yield where, row
 
 
