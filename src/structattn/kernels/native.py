@@ -111,6 +111,7 @@ Allocate = Callable[..., Tensor]
 """torch.empty, or torch.zeros where an output may not hold cells that nobody wrote."""
 
 
+@functools.lru_cache(1024)
 def workspace_size(kernel: str, *shape: int) -> int:
     """How many float64 numbers the forward function of "chain" (B, n, C) or "projective" (B, n) saves."""
     size = getattr(library(), f"structattn_{kernel}_saved_size")(*shape)
@@ -140,7 +141,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 def _contiguous(*tensors: Any) -> Any:
     """The tensors as the kernels read them: one number behind the other. What is expanded is not."""
-    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
 def _out_of_memory() -> MemoryError:

@@ -74,8 +74,8 @@ class LinearChain(Structure):
         self._dtype, dtype = dtype, computed_in(dtype)
         flat = self._flat_transitions(transitions)
         self._potentials = (
-            shaped(unary.to(dtype), (self._batch_shape.numel(), n, states)),
-            flat.to(dtype),
+            shaped(unary, (self._batch_shape.numel(), n, states), dtype),
+            shaped(flat, flat.shape, dtype),
         )
 
     def _flat_transitions(self, transitions: Tensor | None) -> Tensor:
@@ -90,6 +90,8 @@ class LinearChain(Structure):
             f"broadcastable to {tuple(wanted)}",
             lambda shape: _broadcasts(shape, wanted),
         )
+        if transitions.shape == wanted[-2:]:  # the commonest, and as fast as it can be
+            return transitions.reshape(1, 1, states, states)
         shape = (1,) * (len(wanted) - transitions.dim()) + tuple(transitions.shape)
         if shape[-2:] != (states, states):
             transitions, shape = (
@@ -103,18 +105,18 @@ class LinearChain(Structure):
     @property
     def log_partition(self) -> Tensor:
         """log Z (*batch); -inf where no sequence is possible."""
-        return shaped(self._inference(native.LOG_PARTITION)[0], self._batch_shape).to(self._dtype)
+        return shaped(self._inference(native.LOG_PARTITION)[0], self._batch_shape, self._dtype)
 
     @property
     def marginals(self) -> Tensor:
         """p(z_i = c) (*batch, n, C)."""
-        return shaped(self._inference(native.MARGINALS)[1], self.unary.shape).to(self._dtype)
+        return shaped(self._inference(native.MARGINALS)[1], self.unary.shape, self._dtype)
 
     @property
     def edge_marginals(self) -> Tensor:
         """p(z_i = a, z_{i+1} = b) (*batch, n - 1, C, C)."""
         edges = self._inference(native.EDGE_MARGINALS)[2]
-        return shaped(edges, self._batch_shape + edges.shape[1:]).to(self._dtype)
+        return shaped(edges, self._batch_shape + edges.shape[1:], self._dtype)
 
     def _compute(self, potentials: tuple[Tensor, ...], wanted: int) -> tuple[Tensor, ...]:
         unary, transitions = potentials

@@ -295,8 +295,9 @@ def beyond(lengths: Tensor, n: int) -> Tensor:
     return torch.arange(n, device=lengths.device) >= lengths.unsqueeze(1)
 
 
-def shaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """tensor.reshape(shape), without a node in the graph of gradients where there is nothing to do."""
+def shaped(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """tensor.to(dtype).reshape(shape), without a call into torch where there is nothing to do."""
+    tensor = tensor if tensor.dtype == dtype else tensor.to(dtype)
     return tensor if tensor.shape == shape else tensor.reshape(shape)
 
 

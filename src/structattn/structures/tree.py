@@ -45,17 +45,17 @@ class DependencyTree(Structure):
         *batch, n, _ = arcs.shape
         self._set_up(torch.Size(batch), torch.Size((n,)), lengths, validate_args)
         self._dtype = arcs.dtype
-        self._potentials = (shaped(arcs.to(computed_in(arcs.dtype)), (self._batch_shape.numel(), n, n)),)
+        self._potentials = (shaped(arcs, (self._batch_shape.numel(), n, n), computed_in(arcs.dtype)),)
 
     @property
     def log_partition(self) -> Tensor:
         """log Z (*batch); -inf where no tree is possible."""
-        return shaped(self._inference(native.LOG_PARTITION)[0], self._batch_shape).to(self._dtype)
+        return shaped(self._inference(native.LOG_PARTITION)[0], self._batch_shape, self._dtype)
 
     @property
     def marginals(self) -> Tensor:
         """p(head of m is h) (*batch, n, n), indexed [..., h, m]; every counted column but the root's sums to 1."""
-        return shaped(self._inference(native.MARGINALS)[1], self.arcs.shape).to(self._dtype)
+        return shaped(self._inference(native.MARGINALS)[1], self.arcs.shape, self._dtype)
 
     def _parts(self) -> list[tuple[Tensor, Tensor]]:
         return [(self._inference(native.MARGINALS, precise=True)[1], self._potentials[0].double())]
