@@ -55,6 +55,7 @@ int forward(const Problem<Score>& problem, double* saved, double* log_partition,
     for (const Group& group : plan.groups)
         doubles = std::max(doubles, forward_scratch(group) + (saved ? 0 : block_doubles(group)));
     const Workspace workspace(team_of(plan, problem.threads), doubles);
+    const int team = threads_of_group(plan, problem.threads);
     std::vector<char> is_scaled(problem.batch, 0), refused(plan.groups.size(), 0);
     double* const blocks = saved ? first_block(saved, problem.batch) : nullptr;
 
@@ -66,8 +67,8 @@ int forward(const Problem<Score>& problem, double* saved, double* log_partition,
         with_width(group.width, [&](auto constant) {
             constexpr int width = decltype(constant)::value;
             const auto sentences = sentences_of_group<width>(plan, group, problem.lengths, problem.n);
-            refused[index] = !forward_group(problem, sentences, group, block, scratch, marginals != nullptr,
-                                            is_scaled.data(), log_partition, marginals);
+            refused[index] = !forward_group(problem, sentences, group, team, block, scratch,
+                                            marginals != nullptr, is_scaled.data(), log_partition, marginals);
         });
     });
     if (std::count(refused.begin(), refused.end(), 1)) return STATUS_BAD_FIRST_ARGUMENT;
@@ -105,6 +106,7 @@ int backward(const Problem<Score>& problem, double* saved, const double* grad_lo
     int64_t doubles = 0;
     for (const Group& group : plan.groups) doubles = std::max(doubles, backward_scratch(group, has_outside));
     const Workspace workspace(team_of(plan, problem.threads), doubles);
+    const int team = threads_of_group(plan, problem.threads);
     double* const blocks = first_block(saved, problem.batch);
 
     for_groups(plan, problem.threads, [&](int64_t index) {
@@ -116,8 +118,8 @@ int backward(const Problem<Score>& problem, double* saved, const double* grad_lo
         with_width(group.width, [&](auto constant) {
             constexpr int width = decltype(constant)::value;
             backward_group(problem, sentences_of_group<width>(plan, group, problem.lengths, problem.n), group,
-                           blocks + offsets[index], workspace.of_thread(), has_outside, is_scaled.data(),
-                           grad_log_partition, grad_marginals, grad_arcs);
+                           team, blocks + offsets[index], workspace.of_thread(), has_outside,
+                           is_scaled.data(), grad_log_partition, grad_marginals, grad_arcs);
         });
     });
     std::vector<int64_t> scaled;

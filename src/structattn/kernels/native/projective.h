@@ -112,6 +112,10 @@ struct Extremes {
         smallest = smaller(positive, smallest);
         largest = larger(x, largest);
     }
+    void join(const Extremes& other) {
+        smallest = smaller(other.smallest, smallest);
+        largest = larger(other.largest, largest);
+    }
     // The certificate. If it holds for all weights and cells, then the product of any two that are not 0 lies
     // within [1e-300, 1e300]: nothing overflowed, and by induction a cell is 0 only where every term has a
     // forbidden arc.

@@ -108,8 +108,8 @@ inline int64_t forward_scratch(const Group& group) {
 // Marks the sentences that have no certificate as scaled; returns false if a score is refused.
 template <int width, class Score>
 bool forward_group(const Problem<Score>& problem, const Sentences<width>& sentences, const Group& group,
-                   double* block, double* scratch, bool want_outside, char* is_scaled, double* log_partition,
-                   Score* marginals) {
+                   int threads, double* block, double* scratch, bool want_outside, char* is_scaled,
+                   double* log_partition, Score* marginals) {
     using V = Real<width>;
     auto charts = charts_of_block<V>(block, group, problem.single_root);
     const int64_t padded = charts.tiling.tiles * side;
@@ -124,8 +124,8 @@ bool forward_group(const Problem<Score>& problem, const Sentences<width>& senten
     Extremes<V> weights;
     exponentiate(charts, top, weights);
     Extremes<V> extremes = weights;
-    inside<false>(charts, extremes);
-    if (rebalance(charts, sentences, top, weights, extremes)) inside<false>(charts, extremes);
+    inside<false>(charts, threads, extremes);
+    if (rebalance(charts, sentences, top, weights, extremes)) inside<false>(charts, threads, extremes);
 
     double* const reciprocals = reciprocals_of_block(block, group);
     for (int lane = 0; lane < width; ++lane) {
@@ -138,7 +138,7 @@ bool forward_group(const Problem<Score>& problem, const Sentences<width>& senten
     }
     if (want_outside) {
         seed_outside(charts, sentences.length, reciprocals);
-        outside<false>(charts, extremes);
+        outside<false>(charts, threads, extremes);
     }
     for (int64_t lane = 0; lane < group.count; ++lane)
         is_scaled[sentences.sentence[lane]] = !extremes.certifies(static_cast<int>(lane));
@@ -160,7 +160,7 @@ inline int64_t backward_scratch(const Group& group, bool has_outside) {
 // the sentences that have no certificate as scaled.
 template <int width, class Score>
 void backward_group(const Problem<Score>& problem, const Sentences<width>& sentences, const Group& group,
-                    double* block, double* scratch, bool has_outside, char* is_scaled,
+                    int threads, double* block, double* scratch, bool has_outside, char* is_scaled,
                     const double* grad_log_partition, const Score* grad_marginals, Score* grad_arcs) {
     using V = Real<width>;
     auto charts = charts_of_block<V>(block, group, problem.single_root);
@@ -174,7 +174,7 @@ void backward_group(const Problem<Score>& problem, const Sentences<width>& sente
             *chart = take<V>(scratch, cells);
         Extremes<V> extremes;
         seed_outside(charts, sentences.length, reciprocals);
-        outside<false>(charts, extremes);
+        outside<false>(charts, threads, extremes);
         for (int64_t lane = 0; lane < group.count; ++lane)
             if (!extremes.certifies(static_cast<int>(lane))) is_scaled[sentences.sentence[lane]] = 1;
     }
@@ -190,7 +190,7 @@ void backward_group(const Problem<Score>& problem, const Sentences<width>& sente
         change_factor = read_direction(sentences, grad_marginals, charts.tiling, charts.right_direction,
                                        charts.left_direction);
         Extremes<V> unused;
-        inside<true>(charts, unused);
+        inside<true>(charts, threads, unused);
         double changes[width];
         for (int lane = 0; lane < width; ++lane) {
             const int64_t last = std::max<int64_t>(sentences.length[lane] - 1, 0);
@@ -198,7 +198,7 @@ void backward_group(const Problem<Score>& problem, const Sentences<width>& sente
                 last > 0 ? -lane_of(charts.total + last, lane) * reciprocals[lane] * reciprocals[lane] : 0;
         }
         seed_outside(charts, sentences.length, changes);
-        outside<true>(charts, unused);
+        outside<true>(charts, threads, unused);
     }
     write_charts(
         sentences, grad_arcs, charts.tiling, [&](int64_t cell, V& to_right, V& to_left) STRUCTATTN_INLINED {

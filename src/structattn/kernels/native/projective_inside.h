@@ -145,8 +145,12 @@ void inside_block(const Charts<V>& charts, const Block& block, Extremes<V>& extr
 }
 
 template <bool dual, class V>
-void inside(const Charts<V>& charts, Extremes<V>& extremes) {
+void inside(const Charts<V>& charts, int threads, Extremes<V>& extremes) {
     const int64_t tiles = charts.tiling.tiles;
+    if (threads > 1 && tiles > tiles_of_short)
+        return share_blocks(
+            charts.tiling, true, threads, extremes,
+            [&](const Block& block, Extremes<V>& met) { inside_block<dual>(charts, block, met); });
     for (int64_t row = (tiles - 1) / block_side * block_side; row >= 0; row -= block_side)
         for (int64_t column = row; column < tiles; column += block_side)
             inside_block<dual>(charts, Block(charts.tiling, row, column), extremes);

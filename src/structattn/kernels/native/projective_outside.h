@@ -173,8 +173,12 @@ void outside_block(const Charts<V>& charts, const Block& block, Extremes<V>& ext
 }
 
 template <bool dual, class V>
-void outside(const Charts<V>& charts, Extremes<V>& extremes) {
+void outside(const Charts<V>& charts, int threads, Extremes<V>& extremes) {
     const int64_t tiles = charts.tiling.tiles, last = (tiles - 1) / block_side * block_side;
+    if (threads > 1 && tiles > tiles_of_short)
+        return share_blocks(
+            charts.tiling, false, threads, extremes,
+            [&](const Block& block, Extremes<V>& met) { outside_block<dual>(charts, block, met); });
     for (int64_t row = 0; row < tiles; row += block_side)
         for (int64_t column = last; column >= row; column -= block_side)
             outside_block<dual>(charts, Block(charts.tiling, row, column), extremes);

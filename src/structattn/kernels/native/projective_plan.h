@@ -95,11 +95,17 @@ inline int team_of(const Plan& plan, int threads) {
     return static_cast<int>(std::clamp<int64_t>(static_cast<int64_t>(plan.groups.size()), 1, threads));
 }
 
+// How many threads work on one group: all of them when it is alone (see share_blocks).
+inline int threads_of_group(const Plan& plan, int threads) { return plan.groups.size() == 1 ? threads : 1; }
+
 template <class F>
 void for_groups(const Plan& plan, int threads, F&& f) {
     const auto groups = static_cast<int64_t>(plan.groups.size());
-    const int team = team_of(plan, threads);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team) if (team > 1)
+    if (groups <= 1 || threads <= 1) {  // outside of any parallel region: a group may have one of its own
+        for (int64_t group = 0; group < groups; ++group) f(group);
+        return;
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team_of(plan, threads))
     for (int64_t group = 0; group < groups; ++group) f(group);
 }
 

@@ -168,6 +168,27 @@ STRUCTATTN_INLINE void for_tiles(const Block& block, F&& f) {
             f(row, column);
 }
 
+// work(block, extremes) for all blocks, by a team of threads: blocks at one distance from the diagonal do not
+// need each other, but, `outwards`, all that are nearer to it, or else all that are farther from it.
+template <class V, class Work>
+void share_blocks(const Tiling& tiling, bool outwards, int threads, Extremes<V>& extremes, const Work& work) {
+    const int64_t blocks = (tiling.tiles + block_side - 1) / block_side;
+    // There are half as many blocks at a distance, on average: more threads would mostly wait.
+    const int team = static_cast<int>(std::min<int64_t>(threads, (blocks + 1) / 2));
+#pragma omp parallel num_threads(team)
+    {
+        Extremes<V> met;
+        for (int64_t step = 0; step < blocks; ++step) {
+            const int64_t distance = outwards ? step : blocks - 1 - step;
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t row = 0; row < blocks - distance; ++row)
+                work(Block(tiling, row * block_side, (row + distance) * block_side), met);
+        }
+#pragma omp critical
+        extremes.join(met);
+    }
+}
+
 // Adds to `part` of the sums of all tiles of the block the products over the tiles from .. to - 1.
 template <Form form, bool dual, class V, class Sums>
 void add_far_tiles(Sums* sums, V (Sums::*part)[tile_cells], const Tiling& tiling, Chart<V> a, Chart<V> b,
