@@ -20,10 +20,16 @@ class PaperTable(ABC):
     usual_seeds: ClassVar[int] = 1
     tasks: ClassVar[Sequence[int]] = ()
     """The paper's, where a table has several."""
+    attentions: ClassVar[Sequence[str]] = ()
+    """The models, where each is trained with each seed and there is nothing else to vary."""
 
-    @abstractmethod
     def jobs(self, seeds: int, tasks: Sequence[int] = ()) -> list[Job]:
         """The runs, of these tasks only where a table has tasks."""
+        return [
+            Job(f"{attention}-seed{seed}", [f"model.attention={attention}", f"training.seed={seed}"])
+            for seed in range(1, seeds + 1)
+            for attention in self.attentions
+        ]
 
     @abstractmethod
     def table(self, evaluations: dict[str, dict[str, Any]], title: str) -> Table:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from structattn.recipes.jobs import Job
 from structattn.recipes.recipe import Table
 from structattn.recipes.reproduction import PaperTable, mean_and_spread
 
@@ -19,13 +17,7 @@ PAPER = {
 class Table1(PaperTable):
     name = "table1"
     task = "transduction"
-
-    def jobs(self, seeds: int, tasks: Sequence[int] = ()) -> list[Job]:
-        return [
-            Job(f"{attention}-seed{seed}", [f"model.attention={attention}", f"training.seed={seed}"])
-            for seed in range(1, seeds + 1)
-            for attention in PAPER
-        ]
+    attentions = tuple(PAPER)
 
     def table(self, evaluations: dict[str, dict[str, Any]], title: str) -> Table:
         columns = ["depth"]
