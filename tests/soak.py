@@ -70,6 +70,7 @@ def resident():
 def soak_kernels(calls=CALLS, shapes=SHAPES, report=print):
     """The growth of memory after warming up, as a share. Raises if any result differs from one thread's."""
     torch.set_num_threads(1)
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)  # threads that change places often find more, and wait less for each other
     problems = [problem(number) for number in range(shapes)]
     expected, kernels = zip(*map(counted, problems), strict=True)
@@ -93,6 +94,7 @@ def soak_kernels(calls=CALLS, shapes=SHAPES, report=print):
             time.sleep(min(0.05, calls / 1e6))
             if progress.done >= WARM_UP * calls:
                 memory.append(resident())
+    sys.setswitchinterval(interval)
     for worker in workers:
         worker.result()
     third = max(len(memory) // 3, 1)

@@ -15,13 +15,13 @@ import structattn as sa
 def test_kernels_in_four_threads_give_the_bits_of_one_thread():
     lines = []
     soak_kernels(calls=6_000, shapes=100, report=lines.append)
-    assert lines[-1].startswith("kernel calls: 6,00")
+    assert lines[-1].startswith("kernel calls: 6,0"), "each thread ends its last problem"
     assert "after warming up" in lines[-1]
 
 
 def test_a_training_killed_at_random_moments_ends_with_the_same_weights(tmp_path):
     lines = []
-    soak_kills(tmp_path, kills=3, epochs=20, report=lines.append)
+    soak_kills(tmp_path, kills=3, epochs=60, report=lines.append)
     assert lines[-1].startswith("kills: 3 in")
 
 
