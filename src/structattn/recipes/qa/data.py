@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from structattn.recipes.errors import UserError
+from structattn.recipes.text import read_lines
 
 PADDING = ""
 """The word that fills up; its number is 0."""
@@ -50,16 +51,7 @@ def task_file(folder: Path, task: int, part: str) -> Path:
 
 def read_questions(path: Path) -> list[Question]:
     """All questions of a file; what is wrong with a line is said with its number."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        lines = content.decode("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from error
-    questions = parse_questions(lines, str(path))
+    questions = parse_questions(read_lines(path), str(path))
     if not questions:
         raise UserError(f"{path} holds no questions")
     return questions

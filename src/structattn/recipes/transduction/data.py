@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from structattn.recipes.errors import UserError
+from structattn.recipes.text import read_lines
 
 PADDING, START, END, ROOT = "<pad>", "<s>", "</s>", "$"
 OPERATORS = ("+", "*")
@@ -200,14 +201,8 @@ def write_pairs(pairs: list[Pair], path: Path) -> None:
 
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs of a file; what is wrong with a line is said with its number."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     pairs = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path), 1):
         fields = line.split("\t")
         if len(fields) != 2:
             raise UserError(
