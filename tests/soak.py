@@ -18,7 +18,7 @@ from unittest import mock
 
 import torch
 from cases import CASES
-from runs import LONGER, SMALL, children_of, command, run, same, wait_for, weights
+from trainings import LONGER, SMALL, children_of, command, run, same, wait_for, weights
 
 from structattn.kernels import native
 

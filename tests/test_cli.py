@@ -11,7 +11,7 @@ import time
 
 import pytest
 import torch
-from runs import LONGER, SETTINGS, SMALL, command, run, same, wait_for, weights
+from trainings import LONGER, SETTINGS, SMALL, command, run, same, wait_for, weights
 
 
 @pytest.fixture(scope="module")

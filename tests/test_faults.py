@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import torch
-from runs import LONGER, SMALL, command, run, same, wait_for, weights
+from trainings import LONGER, SMALL, command, run, same, wait_for, weights
 
 from structattn.recipes.errors import UserError
 from structattn.recipes.run_folder import RunFolder, read_tensors

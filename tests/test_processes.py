@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from parallel import parallel_pairs, write_parallel
-from runs import command, run, weights
+from trainings import command, run, weights
 
 TREEBANK = Path(__file__).parents[1] / "examples" / "sentences.conllu"
 SETTINGS = ["--preset", "quick", "--threads", "1", "--quiet", "--set", "training.batch_size=5", "epochs=2"]

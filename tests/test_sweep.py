@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from runs import children_of
 from stories import write_task
+from trainings import children_of
 
 from structattn import cli
 from structattn.recipes.config import build
