@@ -1,5 +1,7 @@
 """Pictures by their structure: what is drawn, escaped, and the same twice."""
 
+import importlib.util
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -29,7 +31,8 @@ def test_arcs_are_well_formed_and_as_many_as_there_are_probable_parents():
     assert len(groups) == 2
     arcs = groups[0].findall(f"{SVG}path")
     assert sorted(arc.get("stroke-opacity") for arc in arcs) == ["0.25", "0.75", "1.00"]
-    assert [text.text for text in groups[1].findall(f"{SVG}text")] == ["structured", "$", "a", "b"]
+    texts = [text.text for text in groups[1].findall(f"{SVG}text")]
+    assert texts == ["structured", "0.75", "$", "a", "b"], "a number where it is neither faint nor certain"
     assert len(ElementTree.fromstring(arcs_svg([panel()], least=0.5)).findall(f".//{SVG}title")) == 2
 
 
@@ -45,6 +48,20 @@ def test_arcs_stay_inside_the_picture():
         base = float(arc.get("d").split("C")[0].split()[1])
         control = float(arc.get("d").split("C")[1].split()[1])
         assert base - 0.75 * (base - control) >= 20, "below the title"
+
+
+def test_an_arc_goes_from_its_parent_to_its_symbol_and_no_two_leave_from_one_point():
+    marginals = torch.zeros(4, 4)
+    marginals[2, 0] = marginals[2, 1] = marginals[2, 3] = 1.0
+    tree = ElementTree.fromstring(arcs_svg([Parents("", ["$", "a", "b", "c"], marginals)]))
+    middle = {text.text: float(text.get("x")) for text in tree.findall(f"{SVG}g/{SVG}text")}
+    ends = {}
+    for arc in tree.findall(f"{SVG}g/{SVG}path"):
+        numbers = [float(number) for number in re.findall(r"[\d.]+", arc.get("d"))]
+        ends[numbers[-2]] = numbers[0]
+        assert arc.get("marker-end") == "url(#tip)"
+    assert set(ends) == {middle[symbol] for symbol in "$ac"}
+    assert ends[middle["a"]] < ends[middle["$"]] < middle["b"] < ends[middle["c"]] < middle["c"]
 
 
 def test_symbols_are_escaped():
@@ -80,6 +97,39 @@ def test_symbols_that_no_font_has_are_told_once_and_stay_text_in_svg(tmp_path, m
     assert texts.count("犬|を") == texts.count("犬") == 2
 
 
+def test_a_font_that_a_viewer_need_not_have_comes_as_outlines(tmp_path, capsys):
+    if importlib.util.find_spec(style.JAPANESE_PACKAGE) is None:
+        pytest.skip(f"{style.JAPANESE_PACKAGE} is not installed")
+    grid = Grid("simple", ["a"], ["犬", "を"], torch.rand(1, 2), "target", "source\n犬|を")
+    draw_heat_maps([grid], tmp_path / "a.svg")
+    tree = ElementTree.parse(tmp_path / "a.svg")
+    assert capsys.readouterr().err == ""
+    assert not list(tree.iter(f"{SVG}text"))
+    assert len(list(tree.iter(f"{SVG}use"))) > 4
+
+
+def test_cells_are_of_one_size_in_all_panels_and_rows_go_down(tmp_path):
+    small, large = torch.eye(2), torch.eye(6)
+    grids = [
+        Grid("s", list("ab"), list("xy"), small, "r", "c"),
+        Grid("l", ["m"] * 6, ["n"] * 6, large, "r", "c"),
+    ]
+    draw_heat_maps(grids, tmp_path / "a.svg")
+    tree = ElementTree.parse(tmp_path / "a.svg")
+    texts = [(text.text, place_of(text)) for text in tree.iter(f"{SVG}text")]
+    place = dict(texts)
+    wide = [x for text, (x, _) in texts if text == "n"]
+    assert place["y"][0] - place["x"][0] == pytest.approx(wide[1] - wide[0], abs=0.1)
+    assert place["a"][1] < place["b"][1]
+    assert place["x"][1] == pytest.approx(place["y"][1])
+
+
+def place_of(text):
+    """Where it stands: matplotlib moves it, or its anchor, there."""
+    moved = re.search(r"translate\(([\d.-]+)[ ,]+([\d.-]+)\)", text.get("transform", ""))
+    return tuple(map(float, moved.groups())) if moved else (float(text.get("x")), float(text.get("y")))
+
+
 @pytest.mark.parametrize("name", ["a.gif", "a", "missing/a.svg"])
 def test_what_cannot_be_written_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="--out"):
@@ -113,7 +163,7 @@ def test_curves_have_a_line_for_each_value_of_each_run(tmp_path):
     assert text == (tmp_path / "b.svg").read_text()
     texts = [element.text for element in ElementTree.fromstring(text).iter(f"{SVG}text")]
     named = {f"{run}, {part} loss" for run in ("one", "two") for part in ("training", "validation")}
-    assert named | {"one", "two", "validation accuracy", "epoch"} <= set(texts)
+    assert named | {"one", "two", "validation accuracy (%)", "epoch"} <= set(texts)
     assert not any("learning" in element for element in texts)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from structattn.show import style
@@ -15,6 +17,20 @@ _LEVEL = 11.0
 _HIGHEST = 170.0
 _TITLE = 34
 _BELOW = 30
+_FOOT, _APART = 5.0, 3.0
+"""From a symbol's middle, where arcs arrive, to the first arc that leaves it, and from that to the next."""
+_IN_NUMBERS = (0.5, 0.995)
+"""Arcs this probable have their number on top; what is more probable looks it."""
+
+
+class Arc(NamedTuple):
+    parent: int
+    symbol: int
+    probability: float
+
+    @property
+    def length(self) -> int:
+        return abs(self.parent - self.symbol)
 
 
 def draw_arcs(panels: Sequence[Parents], out: Path, least: float = 0.1) -> None:
@@ -54,12 +70,14 @@ def _centres(symbols: Sequence[str]) -> list[float]:
     return centres
 
 
-def _arcs(panel: Parents, least: float) -> list[tuple[int, int, float]]:
-    """(parent, symbol, probability), the faint ones first so that they lie below."""
+def _arcs(panel: Parents, least: float) -> list[Arc]:
+    """The faint ones first, so that they lie below."""
     probabilities = panel.marginals.tolist()
     n = len(panel.symbols)
-    found = [(i, j, probabilities[i][j]) for i in range(n) for j in range(n) if probabilities[i][j] >= least]
-    return sorted(found, key=lambda arc: arc[2])
+    found = [
+        Arc(i, j, probabilities[i][j]) for i in range(n) for j in range(n) if probabilities[i][j] >= least
+    ]
+    return sorted(found, key=lambda arc: arc.probability)
 
 
 def _height(distance: int) -> float:
@@ -68,7 +86,7 @@ def _height(distance: int) -> float:
 
 
 def _arc_space(panel: Parents, least: float) -> float:
-    return max([_height(abs(i - j)) for i, j, _ in _arcs(panel, least)], default=0.0) + 14
+    return max([_height(arc.length) for arc in _arcs(panel, least)], default=0.0) + 14
 
 
 def _panel(panel: Parents, height: float, least: float) -> list[str]:
@@ -78,25 +96,52 @@ def _panel(panel: Parents, height: float, least: float) -> list[str]:
         f'<text x="{2 * _GAP}" y="20" font-family="{", ".join(style.TEXT_FONT)}" font-size="14" '
         f'fill="{style.INK}">{escape(panel.title)}</text>'
     ]
-    for parent, symbol, probability in _arcs(panel, least):
-        lines.append(_arc(centres, base, parent, symbol, probability))
+    found = _arcs(panel, least)
+    feet = _feet(panel.symbols, centres, found)
+    lines += [_arc(centres, feet, base, arc) for arc in found]
+    lines += [
+        _number(centres, base, arc) for arc in found if _IN_NUMBERS[0] <= arc.probability < _IN_NUMBERS[1]
+    ]
     ink = f'text-anchor="middle" fill="{style.INK}"'
     for centre, text in zip(centres, panel.symbols, strict=True):
         lines.append(f'<text x="{centre:g}" y="{base + 18:g}" {ink}>{escape(text)}</text>')
     return lines
 
 
-def _arc(centres: list[float], base: float, parent: int, symbol: int, probability: float) -> str:
+def _feet(symbols: Sequence[str], centres: list[float], arcs: Sequence[Arc]) -> dict[tuple[int, int], float]:
+    """Where each arc leaves its parent: the longest nearest to its middle, so that none crosses another."""
+    feet = {}
+    leaving = sorted((arc for arc in arcs if arc.parent != arc.symbol), key=lambda arc: -arc.length)
+    for parent, side in product({arc.parent for arc in leaving}, (1, -1)):
+        here = [arc for arc in leaving if arc.parent == parent and (arc.symbol > parent) == (side > 0)]
+        room = max(1, len(symbols[parent])) * _CHARACTER / 2 + _GAP / 2 - _FOOT
+        apart = min(_APART, room / max(1, len(here)))
+        for rank, arc in enumerate(here):
+            feet[arc.parent, arc.symbol] = centres[parent] + side * (_FOOT + rank * apart)
+    return feet
+
+
+def _arc(centres: list[float], feet: dict[tuple[int, int], float], base: float, arc: Arc) -> str:
     """A curve from the parent to the symbol; a small loop where a symbol is its own partner."""
-    ink = f'fill="none" stroke="{style.WEIGHT}" stroke-opacity="{probability:.2f}" stroke-width="1.6"'
-    end = centres[symbol]
-    if parent == symbol:
+    ink = f'fill="none" stroke="{style.WEIGHT}" stroke-opacity="{arc.probability:.2f}" stroke-width="1.6"'
+    end = centres[arc.symbol]
+    if arc.parent == arc.symbol:
         top = base - 22
         path = f"M{end - 4:g} {base:g}C{end - 12:g} {top:g} {end + 12:g} {top:g} {end + 4:g} {base:g}"
     else:
-        start = centres[parent] + (3 if symbol > parent else -3)
+        start = feet[arc.parent, arc.symbol]
         # A cubic's middle lies at 3/4 of its control points' height.
-        top = base - _height(abs(parent - symbol)) / 0.75
+        top = base - _height(arc.length) / 0.75
         path = f"M{start:g} {base:g}C{start:g} {top:g} {end:g} {top:g} {end:g} {base:g}"
-    tip = ' marker-end="url(#tip)"' if probability >= 0.5 else ""
-    return f'<path d="{path}" {ink}{tip}><title>p = {probability:.3f}</title></path>'
+    tip = ' marker-end="url(#tip)"' if arc.probability >= 0.5 else ""
+    return f'<path d="{path}" {ink}{tip}><title>p = {arc.probability:.3f}</title></path>'
+
+
+def _number(centres: list[float], base: float, arc: Arc) -> str:
+    middle = (centres[arc.parent] + centres[arc.symbol]) / 2
+    height = _height(arc.length) if arc.length else 16
+    return (
+        f'<text class="number" x="{middle:g}" y="{base - height + 3:g}" font-size="9" text-anchor="middle" '
+        f'fill="{style.INK}" stroke="{style.PAPER}" stroke-width="3" paint-order="stroke">'
+        f"{arc.probability:.2f}</text>"
+    )

@@ -14,6 +14,14 @@ from structattn.show import style
 
 _VALID = "valid_"
 _LOSSES = ("loss", f"{_VALID}loss")
+_IN_FULL = {
+    "prefix": "correct before the first failure",
+    "bleu": "BLEU",
+    "accuracy": "accuracy (%)",
+    "uas": "unlabeled attachment score (%)",
+    "exact": "trees without a mistake (%)",
+}
+_MOST_MARKERS = 30
 
 
 def draw_curves(runs: Sequence[RunFolder], out: Path) -> None:
@@ -56,7 +64,8 @@ def _metrics(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def _name(key: str) -> str:
-    return key.replace(_VALID, "validation ") if key.startswith(_VALID) else f"training {key}"
+    value = key.removeprefix(_VALID)
+    return f"{'validation' if key.startswith(_VALID) else 'training'} {_IN_FULL.get(value, value)}"
 
 
 def _draw(axis: Any, lines: list[dict[str, Any]], key: str, colour: str, label: str) -> None:
@@ -65,7 +74,11 @@ def _draw(axis: Any, lines: list[dict[str, Any]], key: str, colour: str, label: 
         return
     epochs = [line["epoch"] for line in lines]
     values = [line[key] for line in lines]
-    style_of = {"linestyle": "--", "marker": "o", "markersize": 3} if key.startswith(_VALID) else {}
+    style_of = {}
+    if key.startswith(_VALID):
+        style_of = {"linestyle": "--", "marker": "o" if len(epochs) <= _MOST_MARKERS else "", "markersize": 3}
     axis.plot(epochs, list(map(mean_of, values)), color=colour, linewidth=1.6, label=label, **style_of)
     if isinstance(values[0], list):
-        axis.fill_between(epochs, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.15)
+        axis.fill_between(
+            epochs, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.15, linewidth=0
+        )

@@ -35,7 +35,8 @@ class Drawn(NamedTuple):
 
 def draw_entailment(runs: Sequence[OpenRun], text: str | None, out: Path, arcs: bool) -> None:
     """The best trees of both sentences (or of one) below one another as arcs, or marginals as heat maps."""
-    found = [drawn(run, one) for run in runs for one in statements(text or EXAMPLE)]
+    both = statements(text or EXAMPLE)
+    found = [one for run in runs for one in drawn(run, both)]
     if arcs:
         draw_arcs([one.best for one in found], out)
     else:
@@ -50,15 +51,19 @@ def statements(text: str) -> list[Statement]:
     return found
 
 
-def drawn(run: OpenRun, one: Statement, temperature: float = 1.0) -> Drawn:
+def drawn(run: OpenRun, both: Sequence[Statement], temperature: float = 1.0) -> list[Drawn]:
+    """A premise and a hypothesis, or one sentence."""
+    names = ("premise", "hypothesis") if len(both) == 2 else ("sentence",)
+    return [_drawn(run, one, name, temperature) for name, one in zip(names, both, strict=True)]
+
+
+def _drawn(run: OpenRun, one: Statement, name: str, temperature: float) -> Drawn:
     recipe = _recipe(run)
     found = recipe.parents(run.model, one, temperature)
-    symbols, attention = [_ROOT, *found.words], recipe.config.model.attention
+    symbols, title = [_ROOT, *found.words], f"{recipe.config.model.attention}: {name}"
     tree = F.one_hot(torch.tensor([0, *found.heads]), len(symbols)).T.float()
     tree[:, 0] = 0.0
-    return Drawn(
-        heat_map.Parents(attention, symbols, tree), heat_map.Parents(attention, symbols, found.marginals)
-    )
+    return Drawn(heat_map.Parents(title, symbols, tree), heat_map.Parents(title, symbols, found.marginals))
 
 
 def view_entailment(run: OpenRun, text: str | None, temperature: float) -> View:
@@ -74,7 +79,7 @@ def view_entailment(run: OpenRun, text: str | None, temperature: float) -> View:
     numbers: dict[str, Any] = {"attention": attention, "answer": answer, "words": [one.words for one in both]}
     if attention == "none":
         return View(text, answer, {}, numbers)
-    found = [drawn(run, one, temperature) for one in both]
+    found = drawn(run, both, temperature)
     numbers |= {"temperature": temperature, "parents": [one.marginals.marginals.tolist() for one in found]}
     pictures = {
         "best trees": partial(draw_arcs, [one.best for one in found]),

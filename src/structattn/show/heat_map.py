@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import east_asian_width
 
 from torch import Tensor
 
 from structattn.show import style
 
-_INCHES_PER_SYMBOL = 0.24
-_INCHES_PER_LETTER = 0.085
-_UPRIGHT = 3
+_CELL, _LARGEST_CELL = 0.26, 0.5
+"""Inches; the cells of all panels are of one size, larger where there are few."""
+_SMALL_GRID = 2.5
+_UPRIGHT = 0.35
 """Longer names of columns are turned by a quarter."""
+_LETTER = 0.085
+_GAP = 0.35
+_ROW_LABEL = 0.3
 
 
 class Grid(NamedTuple):
@@ -49,30 +54,38 @@ def draw_heat_maps(panels: Sequence[Parents | Grid], out: Path) -> None:
 
     style.check_format(out)
     grids = [panel.grid() if isinstance(panel, Parents) else panel for panel in panels]
-    fonts = style.symbol_fonts(name for grid in grids for name in (*grid.rows, *grid.columns))
-    with style.drawing():
-        widths = [max(len(grid.columns) * _INCHES_PER_SYMBOL, 2.5) + _letters(grid.rows) for grid in grids]
-        heights = [
-            max(len(grid.rows) * _INCHES_PER_SYMBOL, 0.8)
-            + (_letters(grid.columns) if _is_turned(grid) else 0)
-            for grid in grids
-        ]
-        figure = Figure(
-            figsize=(sum(widths) + 1.2 * len(grids) + 0.6, max(heights) + 1.2), layout="constrained"
-        )
+    fonts = style.symbol_fonts(
+        line for grid in grids for line in (*grid.rows, *grid.columns, *grid.column_label.split("\n"))
+    )
+    cell = _cell(grids)
+    with style.drawing(fonts):
+        # Of one inch, so that its coordinates are inches; what is saved is all that is drawn.
+        figure = Figure(figsize=(1, 1))
         FigureCanvasAgg(figure)
-        axes = figure.subplots(1, len(grids), squeeze=False, width_ratios=widths)[0]
-        for axis, grid in zip(axes, grids, strict=True):
-            image = _draw(axis, grid, fonts)
-        bar = figure.colorbar(image, ax=list(axes), shrink=0.6, pad=0.02)
+        position = 0.0
+        for grid in grids:
+            width, height = cell * len(grid.columns), cell * len(grid.rows)
+            beyond = max(0.0, _inches(grid.title, *grid.column_label.split("\n")) - width) / 2
+            position += max(_inches(*grid.rows) + _ROW_LABEL, beyond)
+            image = _draw(figure.add_axes((position, -height, width, height)), grid, fonts)
+            position += width + max(beyond, _GAP)
+        tallest = cell * max(len(grid.rows) for grid in grids)
+        scale = figure.add_axes((position, -tallest, 0.13, tallest))
+        bar = figure.colorbar(image, cax=scale)
         bar.set_label("probability")
         bar.outline.set_visible(False)
         style.save(figure, out)
 
 
+def _cell(grids: Sequence[Grid]) -> float:
+    few = _SMALL_GRID / max(len(grid.columns) for grid in grids)
+    names = max((_inches(*grid.columns) for grid in grids if not _is_turned(grid)), default=0.0)
+    return max(_CELL, names, min(few, _LARGEST_CELL))
+
+
 def _draw(axis: Any, grid: Grid, fonts: list[str]) -> Any:
     values = grid.probabilities.double().numpy(force=True)
-    image = axis.imshow(values, cmap=style.probability_colours(), vmin=0, vmax=1)
+    image = axis.imshow(values, cmap=style.probability_colours(), vmin=0, vmax=1, aspect="auto")
     font = {"fontfamily": fonts, "fontsize": 9}
     turned = {"rotation": 90} if _is_turned(grid) else {}
     axis.set_xticks(range(len(grid.columns)), grid.columns, **font, **turned)
@@ -107,9 +120,9 @@ def _frame(axis: Any, framed: Tensor) -> None:
 
 
 def _is_turned(grid: Grid) -> bool:
-    return max(map(len, grid.columns)) > _UPRIGHT
+    return _inches(*grid.columns) > _UPRIGHT
 
 
-def _letters(names: Sequence[str]) -> float:
-    """How many inches the longest name takes."""
-    return _INCHES_PER_LETTER * max(map(len, names))
+def _inches(*lines: str) -> float:
+    """How wide the longest line is, about; a Chinese or Japanese letter takes the room of two."""
+    return _LETTER * max(sum(1 + (east_asian_width(letter) in "WF") for letter in line) for line in lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,7 @@ def symbol_fonts(texts: Iterable[str]) -> list[str]:
     if missing:
         print(
             f"no installed font has {min(missing)}: a picture in .svg leaves that to its viewer, others show boxes; "
-            f"pip install {JAPANESE_PACKAGE.replace('_', '-')} brings one",
+            "pip install structattn[japanese] brings a Japanese one",
             file=sys.stderr,
         )
     return found
@@ -96,8 +96,11 @@ def probability_colours() -> LinearSegmentedColormap:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Within this context matplotlib draws in our style, and one picture is one file, byte for byte."""
+def drawing(fonts: Sequence[str] = SYMBOL_FONT[:1]) -> Iterator[None]:
+    """Within this context matplotlib draws in our style, and one picture is one file, byte for byte.
+
+    Text in .svg stays text, unless more fonts are needed than ours, which a viewer need not have: then it is outlines.
+    """
     import matplotlib
 
     settings: dict[Any, Any] = {
@@ -109,7 +112,7 @@ def drawing() -> Iterator[None]:
         "ytick.color": INK,
         "figure.facecolor": PAPER,
         "savefig.facecolor": PAPER,
-        "svg.fonttype": "none",
+        "svg.fonttype": "none" if len(fonts) == 1 else "path",
         "svg.hashsalt": "structattn",
         "text.parse_math": False,  # a dollar is a dollar
     }

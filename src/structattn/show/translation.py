@@ -42,7 +42,7 @@ def grid(recipe: TranslationRecipe, found: Alignment) -> Grid:
         found.source,
         found.weights,
         "target",
-        segments,
+        f"source, in segments\n{segments}",
         found.selected,
     )
 
