@@ -21,12 +21,15 @@ def run(*arguments):
     return cli.main([str(argument) for argument in arguments])
 
 
-def command(*arguments):
-    """The command line in a process of its own, single-threaded."""
+def command(*arguments, program=("-m", "structattn.cli")):
+    """The command line, or what takes its arguments, in a process of its own, single-threaded."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, "-m", "structattn.cli", *map(str, arguments)]
     return subprocess.Popen(
-        program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *map(str, [*program, *arguments])],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

@@ -14,10 +14,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+
+from structattn.recipes.errors import UserError
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_TO_LEAVE = 5.0
@@ -72,6 +75,20 @@ class Companions:
                 )
                 return f"process {number} of {len(self.processes) + 1} {how}"
         return ""
+
+
+def by_first(fabric: Fabric, act: Callable[[], Any]) -> Any:
+    """What the first process finds, while the others wait; what it cannot do, it says in the name of all."""
+    found, failure = None, ""
+    if fabric.global_rank == 0:
+        try:
+            found = act()
+        except UserError as error:
+            failure = str(error)
+    found, failure = fabric.broadcast((found, failure))
+    if failure:
+        raise UserError(failure)
+    return found
 
 
 def is_broken_group(error: RuntimeError) -> bool:

@@ -33,6 +33,8 @@ class Recipe(ABC):
     stacks: ClassVar[bool] = False
     """Whether one network holds `training.seeds` models: the first dimension of every weight is of models, `collate`
     gets the examples of one model after those of another, and losses and the values of `validate` are lists."""
+    shares: ClassVar[bool] = False
+    """Whether `rows` and `tables` hold all that the other processes of a training need; else each reads the files."""
     options: ClassVar[dict[str, str]] = {"attention": "model.attention", "seed": "training.seed"}
     """Options of `structattn train`, and the keys that they are short for."""
 
@@ -64,9 +66,30 @@ class Recipe(ABC):
         device = next(model.parameters()).device
         return tuple(tensor.to(device) for tensor in self.collate(examples))
 
+    def rows(self, example: Any) -> Sequence[Sequence[int]]:
+        """A training example as rows of numbers, for a file that several processes share."""
+        return example
+
+    def of_rows(self, *rows: list[int]) -> Any:
+        """The example again."""
+        return rows
+
+    def tables(self) -> dict[str, Tensor]:
+        """What `build_model` and `collate` know from the training files, for a process that does not read these."""
+        return {}
+
+    def use(self, tables: dict[str, Tensor]) -> None:  # noqa: B027 (most recipes have no tables)
+        """Takes the tables that another process made."""
+
+    def forget(self) -> None:  # noqa: B027 (examples that are not shared stay)
+        """Lets go of the training examples: they are in a file now."""
+
     @abstractmethod
     def validate(self, model: nn.Module) -> dict[str, Any]:
         """Values of the validation set, "loss" among them; `training.watch` names one."""
+
+    def pretrain(self, model: nn.Module) -> None:  # noqa: B027 (most models begin as they are)
+        """Before a run's first epoch and whenever it is resumed; by one process, and the others get its weights."""
 
     def epoch_begins(self, model: nn.Module, epoch: int) -> None:  # noqa: B027 (most recipes have nothing to change)
         """For models that change on the way; epochs count from 1."""

@@ -20,10 +20,12 @@ import threading
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
 from torch import nn
 
 from structattn.recipes.batching import bucketed_batches
@@ -31,12 +33,16 @@ from structattn.recipes.config import build
 from structattn.recipes.data_folder import DataFolder
 from structattn.recipes.errors import UserError
 from structattn.recipes.optimisation import OPTIMIZERS, Decay, initialise, renormalise
-from structattn.recipes.processes import Companions, is_broken_group
+from structattn.recipes.processes import Companions, by_first, is_broken_group
 from structattn.recipes.progress import Progress
 from structattn.recipes.recipe import Recipe
 from structattn.recipes.run_folder import CHECKPOINT, RunFolder
+from structattn.recipes.sharing import examples_of
 from structattn.recipes.stopping import stop_signals
 from structattn.recipes.tasks import recipe_class
+
+_PATIENCE = timedelta(hours=12)
+"""How long the other processes wait for the first one, which reads, pretrains and validates."""
 
 
 @dataclass
@@ -56,7 +62,8 @@ class Machine:
                 devices=self.devices,
                 num_nodes=self.nodes,
                 precision=self.precision,  # type: ignore[arg-type]
-                strategy="ddp" if several else "auto",
+                # No step changes a buffer.
+                strategy=DDPStrategy(timeout=_PATIENCE, broadcast_buffers=False) if several else "auto",
             )
         except (ValueError, RuntimeError) as error:
             raise UserError(
@@ -126,8 +133,7 @@ class TrainingLoop:
     ) -> None:
         self.fabric, self.recipe, self.run, self.progress, self.stop = fabric, recipe, run, progress, stop
         self.settings = recipe.config.training
-        self.examples = recipe.training_examples()
-        self.sizes = [recipe.size(example) for example in self.examples]
+        self.examples = examples_of(recipe, fabric, run.path)
         torch.manual_seed(self.settings.seed)
         with fabric.init_module():  # in the precision that the weights will have
             self.network: nn.Module = recipe.build_model()
@@ -145,9 +151,13 @@ class TrainingLoop:
         self.saved_at = time.monotonic()
 
     def run_to_end(self) -> bool:
-        epochs, batches = self.settings.epochs, math.ceil(len(self.examples) / self.settings.batch_size)
+        epochs, batches = self.settings.epochs, math.ceil(len(self.examples.sizes) / self.settings.batch_size)
         if self._is_first():
             self.run.write_metrics(self.position.metrics)
+        by_first(self.fabric, lambda: self.recipe.pretrain(self.network))
+        if self.fabric.world_size > 1:
+            for tensor in self.network.state_dict().values():
+                torch.distributed.broadcast(tensor, 0)
         with self.progress.of(epochs, batches, self.position.epoch, self.position.batch):
             while self.position.epoch <= epochs:
                 if not self._epoch():
@@ -159,7 +169,7 @@ class TrainingLoop:
         position, settings = self.position, self.settings
         batches_of_models = [
             bucketed_batches(
-                self.sizes,
+                self.examples.sizes,
                 settings.batch_size,
                 random.Random(f"{settings.seed + number} {position.epoch}"),
                 settings.bucket_pool,
@@ -171,7 +181,7 @@ class TrainingLoop:
         while position.batch < len(batches_of_models[0]):
             started = time.perf_counter()
             indices = [index for batches in batches_of_models for index in batches[position.batch]]
-            stop = self._step([self.examples[index] for index in indices])
+            stop = self._step(indices)
             position.batch += 1
             position.seconds += time.perf_counter() - started
             speed = position.batch * settings.batch_size * self.models / position.seconds
@@ -183,19 +193,20 @@ class TrainingLoop:
         self._end_epoch()
         return True
 
-    def _step(self, examples: list[Any]) -> bool:
-        """One update; True if some process was asked to stop."""
+    def _step(self, indices: list[int]) -> bool:
+        """One update by the examples with these numbers; True if some process was asked to stop."""
         position, settings, fabric = self.position, self.settings, self.fabric
         rank, processes = fabric.global_rank, fabric.world_size
         name = f"{settings.seed} {position.epoch} {position.batch} {rank}"
         torch.manual_seed(random.Random(name).getrandbits(63))
-        units = sum(self.recipe.units(example) for example in examples)
-        share = examples[rank::processes]
+        units = sum(self.examples.units[index] for index in indices)
+        share = indices[rank::processes]
         # With more processes than examples, a process without one takes part in the average with a loss of
         # zero.
         present = float(bool(share))
-        divisor = {"sentence": len(examples), "unit": max(units, 1), "sum": self.models}[settings.loss_per]
-        losses = self.model(*fabric.to_device(self.recipe.collate(share or examples[:1]))) * present
+        divisor = {"sentence": len(indices), "unit": max(units, 1), "sum": self.models}[settings.loss_per]
+        examples = [self.examples.by_number[index] for index in share or indices[:1]]
+        losses = self.model(*fabric.to_device(self.recipe.collate(examples))) * present
         self.stepper.zero_grad()
         fabric.backward(losses.sum() * (processes * self.models / divisor))
         norms = renormalise(self.weights, settings.gradient_norm, self.models)
@@ -227,7 +238,7 @@ class TrainingLoop:
     def _end_epoch(self) -> None:
         position, settings = self.position, self.settings
         (rate,) = {group["lr"] for group in self.optimizer.param_groups}
-        validation = self.fabric.broadcast(self._validate() if self._is_first() else {})
+        validation = by_first(self.fabric, self._validate)
         counts = self.recipe.counts(position.epoch)
         watched = _list(validation[settings.watch]) if counts else [-math.inf] * self.models
         factor, improved = self.decay.epoch_ended(position.epoch, watched)
@@ -237,7 +248,7 @@ class TrainingLoop:
             "loss": losses if self.models > 1 else losses[0],
             **{f"valid_{name}": value for name, value in validation.items()},
             "learning_rate": rate,
-            "examples_per_second": round(len(self.examples) * self.models / position.seconds, 1),
+            "examples_per_second": round(len(self.examples.sizes) * self.models / position.seconds, 1),
         }
         for group in self.optimizer.param_groups:
             group["lr"] = rate * factor

@@ -86,6 +86,7 @@ class Parents(NamedTuple):
 class EntailmentRecipe(Recipe):
     task = "entailment"
     config_class = EntailmentConfig
+    shares = True
     options = {  # noqa: RUF012
         "attention": "model.attention",
         "train": "data.train",
@@ -157,6 +158,23 @@ class EntailmentRecipe(Recipe):
     def training_examples(self) -> list[Example]:
         return self.examples["train"]
 
+    def rows(self, example: Example) -> list[list[int]]:
+        return [*example.premise, *example.hypothesis, [example.label]]
+
+    def of_rows(self, *rows: list[int]) -> Example:
+        *sentences, (label,) = rows
+        return Example(Encoded(*sentences[:2]), Encoded(*sentences[2:]), label)
+
+    def tables(self) -> dict[str, Tensor]:
+        return {"vectors": self.lexicon.table}
+
+    def use(self, tables: dict[str, Tensor]) -> None:
+        self.lexicon.table = tables["vectors"]
+
+    def forget(self) -> None:
+        del self.train_pairs
+        self.examples["train"] = []
+
     def size(self, example: Example) -> int:
         return _LONGEST * len(example.premise.rows) + len(example.hypothesis.rows)
 
@@ -165,8 +183,7 @@ class EntailmentRecipe(Recipe):
         vectors, words, lengths, *heads = self.lexicon.batch(sentences)
         return vectors, words, lengths, torch.tensor([example.label for example in examples]), *heads
 
-    def epoch_begins(self, model: nn.Module, epoch: int) -> None:
-        """Before the first epoch, and once only, what wants pretraining gets it."""
+    def pretrain(self, model: nn.Module) -> None:
         if self.config.model.attention == "pretrained" and not model.is_pretrained:
             assert isinstance(model, EntailmentModel)
             pretrain(model, self.lexicon, self.parsed, self.config.pretraining, self.config.training.seed)

@@ -42,6 +42,7 @@ class ParserConfig:
 class ParserRecipe(Recipe):
     task = "parser"
     config_class = ParserConfig
+    shares = True
     options = {"treebank": "data.treebank", "valid": "data.valid", "seed": "training.seed"}  # noqa: RUF012
     config: ParserConfig
 
@@ -85,8 +86,20 @@ class ParserRecipe(Recipe):
         return Encoder(self.splits["train"], self.vectors, self.config.data)
 
     def build_model(self) -> ParserModel:
-        table = None if self.vectors is None else self.vectors.table
-        return ParserModel(self.config.model, len(self.encoder.words), len(self.encoder.affixes), table)
+        words, affixes = self._tables["counts"].tolist()
+        return ParserModel(self.config.model, words, affixes, self._tables.get("vectors"))
+
+    @cached_property
+    def _tables(self) -> dict[str, Tensor]:
+        """How many words and affixes have an embedding, and the vectors, if there are any."""
+        counts = torch.tensor([len(self.encoder.words), len(self.encoder.affixes)])
+        return {"counts": counts} | ({} if self.vectors is None else {"vectors": self.vectors.table})
+
+    def tables(self) -> dict[str, Tensor]:
+        return self._tables
+
+    def use(self, tables: dict[str, Tensor]) -> None:
+        self._tables = tables
 
     def training_examples(self) -> list[Example]:
         return self._examples(self.splits["train"])
@@ -98,6 +111,18 @@ class ParserRecipe(Recipe):
         if not kept:
             raise UserError(f"no sentence has a tree that a {model.structure} parser can learn")
         return [self.encoder.example(sentence) for sentence in kept]
+
+    def rows(self, example: Example) -> list[list[int]]:
+        return [example.features.flatten().tolist(), example.heads.tolist()]
+
+    def of_rows(self, *rows: list[int]) -> Example:
+        features, heads = rows
+        return Example(
+            torch.tensor(features, dtype=torch.int32).view(len(heads) - 1, -1), torch.tensor(heads)
+        )
+
+    def forget(self) -> None:
+        self.splits["train"] = []
 
     def size(self, example: Example) -> int:
         return len(example.features)

@@ -49,6 +49,7 @@ class Example(NamedTuple):
 class TransductionRecipe(Recipe):
     task = "transduction"
     config_class = TransductionConfig
+    shares = True
     config: TransductionConfig
 
     @cached_property
@@ -71,6 +72,12 @@ class TransductionRecipe(Recipe):
 
     def training_examples(self) -> list[Example]:
         return [self.example(pair) for pair in self.splits["train"]]
+
+    def of_rows(self, *rows: list[int]) -> Example:
+        return Example(*rows)
+
+    def forget(self) -> None:
+        self.splits["train"] = []
 
     def example(self, pair: Pair) -> Example:
         return Example(self.numbers([ROOT, *pair.source]), self.numbers([START, *pair.target, END]))

@@ -15,12 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from structattn.recipes.data_folder import cache_folder
 from structattn.recipes.errors import UserError
 from structattn.recipes.run_folder import read_tensors, write_tensors, write_text
+from structattn.recipes.sharing import flat
 from structattn.recipes.translation.data import Pair, TranslationData, fits, read_pairs, symbols_of
 
 PADDING, UNKNOWN, START, END = "<pad>", "<unk>", "<s>", "</s>"
@@ -168,11 +168,7 @@ def _read(path: Path) -> Prepared | None:
 def _keep(prepared: Prepared, path: Path) -> None:
     tensors: dict[str, Tensor] = {}
     for side in Example._fields:
-        sequences = [getattr(one, side) for one in prepared.train]
-        tensors[side] = torch.tensor(
-            [number for numbers in sequences for number in numbers], dtype=torch.int32
-        )
-        tensors[f"{side}_lengths"] = torch.tensor([len(numbers) for numbers in sequences], dtype=torch.int32)
+        tensors[side], tensors[f"{side}_lengths"] = flat(getattr(one, side) for one in prepared.train)
     state: dict[str, Any] = {
         "vocabularies": [vocabulary.symbols for vocabulary in prepared.vocabularies],
         "valid": prepared.valid,

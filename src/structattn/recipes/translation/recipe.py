@@ -39,6 +39,7 @@ class TranslationConfig:
 class TranslationRecipe(Recipe):
     task = "translation"
     config_class = TranslationConfig
+    shares = True
     options = {  # noqa: RUF012
         "attention": "model.attention",
         "source": "data.source",
@@ -80,6 +81,12 @@ class TranslationRecipe(Recipe):
             if mine.symbols != found.symbols:
                 raise UserError(f"{self.run}: the training files are not those that this run began with")
         return self.prepared.train
+
+    def of_rows(self, *rows: list[int]) -> Example:
+        return Example(*rows)
+
+    def forget(self) -> None:
+        self.prepared = self.prepared._replace(train=[])
 
     def example(self, pair: Pair) -> Example:
         data = self.config.data
