@@ -8,7 +8,7 @@ import torch
 
 from structattn.recipes.entailment.data import statement
 
-SETTINGS = ["vectors=vectors.txt", "vector_size=6", "size=8", "hidden=12", "lstm=5", "scorer=7"]
+SETTINGS = ["vectors=vectors.txt", "vector_size=6", "size=8", "hidden=12", "lstm=5", "arc_size=7"]
 SETTINGS += ["initialisation=default"]
 PEOPLE, DEEDS, PLACES = ("man", "woman", "dog"), ("sleeps", "sings", "waits"), ("park", "house")
 

@@ -204,7 +204,7 @@ def test_pretraining_learns_trees(folder):
     trees = parsed_sentences(folder / "snli" / "snli_1.0_train.jsonl")
     assert len({tree.words for tree in trees}) == len(trees) == 18 + 9 + 9
     model = EntailmentModel(
-        EntailmentModelSettings(attention="pretrained", size=4, hidden=4, lstm=8, scorer=8), 6
+        EntailmentModelSettings(attention="pretrained", size=4, hidden=4, lstm=8, arc_size=8), 6
     )
     before = {name: weights.clone() for name, weights in model.named_parameters()}
 

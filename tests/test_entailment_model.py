@@ -15,7 +15,7 @@ from structattn.recipes.entailment.model import (
 def model_and_batch(attention, **settings):
     """A model in float64, and premises of 4, 3 and 5 words with hypotheses of 2, 5 and 3."""
     torch.manual_seed(0)
-    chosen = EntailmentModelSettings(attention=attention, size=5, hidden=6, lstm=3, scorer=4, **settings)
+    chosen = EntailmentModelSettings(attention=attention, size=5, hidden=6, lstm=3, arc_size=4, **settings)
     model = EntailmentModel(chosen, 7).double().eval()
     for weights in model.parameters():
         torch.nn.init.normal_(weights, std=0.7)

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from structattn.attention.scorers import SCORERS
 from structattn.attention.sequence import softmax_weights
 from structattn.attention.syntactic import TREES, SyntacticAttention, softmax_parents
 from structattn.recipes.entailment.data import LABELS
@@ -56,8 +57,10 @@ class EntailmentModelSettings:
     projection_bias: bool = False
     lstm: int = 100
     """units of the parsing LSTM in each direction"""
-    scorer: int = 100
-    """units of the hidden layer that scores arcs"""
+    scorer: str = "mlp"
+    """of arcs: "mlp", the paper's, or "biaffine" (see SyntacticAttention)"""
+    arc_size: int = 100
+    """units of the scorer's hidden layer"""
     single_root: bool = False
     """whether one word only may have the root symbol as its parent"""
     dropout: float = 0.2
@@ -67,7 +70,11 @@ class EntailmentModelSettings:
     def __post_init__(self) -> None:
         if self.attention not in STRUCTURES:
             raise UserError(f'unknown attention "{self.attention}"{did_you_mean(self.attention, STRUCTURES)}')
-        for name in ("size", "hidden", "lstm", "scorer"):
+        if self.scorer not in SCORERS:
+            raise UserError(
+                f'model.scorer: unknown value "{self.scorer}"{did_you_mean(self.scorer, SCORERS)}'
+            )
+        for name in ("size", "hidden", "lstm", "arc_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"model.{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
@@ -105,7 +112,12 @@ class EntailmentModel(nn.Module):
         self.parents = None
         if structure is not None:
             self.parents = SyntacticAttention(
-                vector_size, settings.lstm, settings.scorer, structure, single_root=settings.single_root
+                vector_size,
+                settings.lstm,
+                settings.arc_size,
+                structure,
+                settings.scorer,
+                single_root=settings.single_root,
             )
         width = 2 * size if structure else size
         self.attend = _layers(width, hidden, settings.dropout)  # f
