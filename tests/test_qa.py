@@ -105,7 +105,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_line(tmp_path):
 
 def test_an_answer_that_the_model_cannot_know_is_named():
     questions = parse_questions(STORY.splitlines(), "story")
-    encoder = Encoder(vocabulary(questions), 25, "longest", 6)
+    encoder = Encoder(vocabulary(questions), 25, "longest", 2.0, 6)
     with pytest.raises(UserError, match="story, line 9: the answer 'well' is unknown"):
         encoder.encode([questions[0]._replace(answer="well", origin="story, line 9")])
 
@@ -115,7 +115,13 @@ def model_and_rows(kind, steps=2, models=1, **settings):
     questions = parse_questions(STORY.splitlines(), "story")
     chosen = QAModelSettings(kind=kind, size=4, memory=3, **settings)
     words = vocabulary(questions)
-    encoder = Encoder(words, chosen.memory, chosen.position_encoding, longest_sentence(questions))
+    encoder = Encoder(
+        words,
+        chosen.memory,
+        chosen.position_encoding,
+        chosen.position_scale,
+        longest_sentence(questions),
+    )
     model = QAModel(chosen, steps, len(encoder.words), models).double()
     for weights in model.parameters():
         torch.nn.init.normal_(weights)
@@ -125,13 +131,15 @@ def model_and_rows(kind, steps=2, models=1, **settings):
 
 
 def vector(model, matrix, encoder, sentence):
-    """sum_j l_j * A w_j, with l_jk = (1 - j / J) - (k / d) (1 - 2 j / J), word by word; l = 1 without encoding."""
-    words, size = words_of(sentence), matrix.shape[1]
+    """sum_j s l_j * A w_j, with l_jk = (1 - j / J) - (k / d) (1 - 2 j / J), word by word; s l = 1 without encoding."""
+    words, size, scale = words_of(sentence), matrix.shape[1], model.settings.position_scale
     longest = {"longest": LONGEST, "sentence": len(words), "none": None}[model.settings.position_encoding]
     total = torch.zeros(size, dtype=torch.double)
     for j, word in enumerate(words, 1):
         for k in range(1, size + 1):
-            factor = 1 if longest is None else (1 - j / longest) - (k / size) * (1 - 2 * j / longest)
+            factor = (
+                1 if longest is None else scale * ((1 - j / longest) - (k / size) * (1 - 2 * j / longest))
+            )
             total[k - 1] += factor * matrix[encoder.number_of[word], k - 1]
     return total
 
@@ -178,7 +186,8 @@ def test_a_crf_answers_by_the_sum_over_all_sequences(kind, steps, after_the_star
 @pytest.mark.parametrize("position_encoding", ["longest", "sentence", "none"])
 @pytest.mark.parametrize("linear", [True, False])
 def test_memn2n_answers_hop_by_hop(linear, position_encoding):
-    model, encoder, questions, batch = model_and_rows("memn2n", 3, position_encoding=position_encoding)
+    settings = {"position_encoding": position_encoding, "position_scale": 1.5}
+    model, encoder, questions, batch = model_and_rows("memn2n", 3, **settings)
     model.linear = linear
     logits = model.answer(*batch.rows([2])[:-1])
     query = vector(model, model.embedding[0, 0], encoder, questions[2].text)
@@ -306,7 +315,7 @@ def test_the_last_questions_validate_or_random_ones(folder):
 
 def test_the_memory_holds_the_most_recent_facts():
     facts = tuple(f"Fact {number}." for number in range(40))
-    encoder = Encoder(vocabulary([Question(facts, "Which?")]), 25, "longest", 2)
+    encoder = Encoder(vocabulary([Question(facts, "Which?")]), 25, "longest", 2.0, 2)
     batch = encoder.encode([Question(facts, "Which?")])
     assert batch.lengths.tolist() == [25]
     assert batch.facts[0].unique().numel() == 25
@@ -321,6 +330,7 @@ def test_the_memory_holds_the_most_recent_facts():
         (["--attention", "simple"], "--attention means nothing to qa"),
         (["--set", "hold_out=lats"], 'data.hold_out: unknown value "lats"; did you mean "last"'),
         (["--set", "position_encoding=short"], "model.position_encoding: unknown value"),
+        (["--set", "position_scale=0"], "model.position_scale must be positive, not 0"),
         (["--set", "epochs=5"], "must be more than model.linear_start"),
         (["--set", "decay_when_worse=true", "seeds=2"], "is about one model"),
         (["--task", "77"], "holds no qa77_*_train.txt"),

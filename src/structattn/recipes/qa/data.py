@@ -162,9 +162,11 @@ class Batch:
 class Encoder:
     """Questions to numbers, with the words of the training data."""
 
-    def __init__(self, words: Sequence[str], memory: int, position_encoding: str, longest: int) -> None:
-        self.words, self.memory, self.position_encoding = words, memory, position_encoding
-        self.longest = longest
+    def __init__(
+        self, words: Sequence[str], memory: int, position_encoding: str, position_scale: float, longest: int
+    ) -> None:
+        self.words, self.memory, self.longest = words, memory, longest
+        self.position_encoding, self.position_scale = position_encoding, position_scale
         self.number_of = {word: number for number, word in enumerate(words)}
 
     def encode(self, questions: Sequence[Question]) -> Batch:
@@ -192,17 +194,20 @@ class Encoder:
     def bag_of_words(self, sentence: str) -> Tensor:
         """(2 V) of the words w_1 ... w_J of a sentence, so that its vector is first @ A + second @ (A * k / d).
 
-        Position encoding multiplies the k-th of d features of w_j by (1 - j / J) - (k / d) (1 - 2 j / J): what does
-        not depend on k is in the first half, the factor of k / d in the second. With J words in every sentence, those
-        of the longest one, a first word is the same in short and in long sentences. Unknown words count nothing.
+        Position encoding multiplies the k-th of d features of w_j by (1 - j / J) - (k / d) (1 - 2 j / J), and all by
+        the scale: what does not depend on k is in the first half, the factor of k / d in the second. With J words in
+        every sentence, those of the longest one, a first word is the same in short and in long sentences. Unknown
+        words count nothing.
         """
         numbers = [self.number_of.get(word, 0) for word in words_of(sentence)]
         bag = torch.zeros(2, len(self.words))
         length = len(numbers) if self.position_encoding == "sentence" else max(self.longest, len(numbers))
         for j, number in enumerate(numbers, 1):
-            share = j / length
-            bag[0, number] += 1.0 if self.position_encoding == "none" else 1 - share
-            bag[1, number] -= 0.0 if self.position_encoding == "none" else 1 - 2 * share
+            if self.position_encoding == "none":
+                bag[0, number] += 1.0
+            else:
+                bag[0, number] += self.position_scale * (1 - j / length)
+                bag[1, number] -= self.position_scale * (1 - 2 * j / length)
         bag[:, 0] = 0
         return bag.flatten()
 

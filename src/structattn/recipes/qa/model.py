@@ -54,6 +54,8 @@ class QAModelSettings:
     """M, at most so many facts, the most recent ones"""
     position_encoding: str = "longest"
     """a word's place is counted in shares of the "longest" sentence, of its own "sentence", or not at all ("none")"""
+    position_scale: float = 2.0
+    """position encoding is multiplied by this; 1: as printed. With 2 its weights are 1 on average, as without it"""
     temporal_encoding: bool = True
     tie_embeddings: bool = True
     """adjacent tying; else A_k of keys, values, question and answer are all their own"""
@@ -73,6 +75,8 @@ class QAModelSettings:
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f'model.{name}: unknown value "{value}"{did_you_mean(value, known)}')
+        if self.position_scale <= 0:
+            raise UserError(f"model.position_scale must be positive, not {self.position_scale}")
         if min(self.size, self.memory) < 1 or min(self.steps, self.linear_start) < 0:
             raise UserError(
                 "model.size and model.memory must be at least 1, steps and linear_start at least 0"

@@ -108,7 +108,7 @@ class QARecipe(Recipe):
         settings = self.config.model
         words = vocabulary(question for questions in self.splits.values() for question in questions)
         longest = longest_sentence(self.splits["train"])
-        return Encoder(words, settings.memory, settings.position_encoding, longest)
+        return Encoder(words, settings.memory, settings.position_encoding, settings.position_scale, longest)
 
     @cached_property
     def encoded(self) -> dict[str, Batch]:
