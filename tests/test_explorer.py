@@ -40,16 +40,16 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Folders of three small runs: two of transduction and one of question answering."""
+    """Folders of four small runs: three of transduction and one of question answering."""
     folder = tmp_path_factory.mktemp("runs")
     write_task(folder)
     shared = ["--threads", "1", "--quiet", "--run"]
-    for attention in ("structured", "simple"):
+    for attention in ("structured", "simple", "none"):
         train = ["train", "transduction", "--attention", attention, *shared, str(folder / attention)]
         assert cli.main([*train, "--set", *SMALL]) == 0
     train = ["train", "qa", "--task", "2", *shared, str(folder / "binary")]
     assert cli.main([*train, "--set", f"folder={folder}", "epochs=2", "linear_start=1"]) == 0
-    return {name: folder / name for name in ("structured", "simple", "binary")}
+    return {name: folder / name for name in ("structured", "simple", "none", "binary")}
 
 
 def test_a_chain_equals_enumeration_at_every_temperature():
@@ -126,6 +126,16 @@ def test_a_view_is_escaped_and_a_message_too():
         raise UserError("no <b>")
 
     assert "no &lt;b&gt;" in html_of(refuse)()
+
+
+def test_a_message_that_quotes_a_long_input_is_cut_in_its_middle():
+    def refuse():
+        raise UserError("the input " + "x" * 5000 + " is not closed")
+
+    shown = html_of(refuse)()
+    assert len(shown) < 600
+    assert "the input x" in shown
+    assert "x is not closed" in shown
 
 
 def test_every_task_has_pictures_and_a_view():
@@ -288,6 +298,31 @@ def test_runs_beside_one_another_in_the_browser(page, runs, tmp_path):
         left.get_by_text("SVG").first.click()
     download.value.save_as(tmp_path / "picture.svg")
     assert ElementTree.parse(tmp_path / "picture.svg").getroot().tag.endswith("svg")
+    page.get_by_label("Input", exact=True).fill("1 " * 4000)
+    page.get_by_role("button", name="Show").click()
+    left.get_by_role("alert").get_by_text("at most 5000 letters").wait_for()
     page.get_by_label("Input", exact=True).fill("(+ 3")
     page.get_by_role("button", name="Show").click()
     left.get_by_role("alert").get_by_text("not closed").wait_for()
+
+
+def test_a_run_named_none_can_stand_beside_another_and_attends_to_nothing(page):
+    left, right = page.locator("#left-view"), page.locator("#right-view")
+    choose(page, "Beside it", "none")
+    right.get_by_text("there is nothing to draw").wait_for()
+    assert "infix" in numbers(right)
+    before = numbers(left)
+    set_temperature(page, 0.1)
+    sharper = numbers(left, before)
+    assert max(max(row) for row in sharper["parents"]) > max(max(row) for row in before["parents"])
+    choose(page, "Beside it", "nothing")
+    right.wait_for(state="hidden")
+    choose(page, "Run", "binary")
+    found = numbers(left, sharper)
+    assert len(found["nodes"]) == 2
+    assert page.get_by_label("Input", exact=True).input_value().endswith(found["question"])
+
+
+def choose(page, label, name):
+    page.get_by_label(label, exact=True).click()
+    page.get_by_role("option", name=re.compile(rf"\b{name}$")).click()

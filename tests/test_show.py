@@ -64,6 +64,16 @@ def test_an_arc_goes_from_its_parent_to_its_symbol_and_no_two_leave_from_one_poi
     assert ends[middle["a"]] < ends[middle["$"]] < middle["b"] < ends[middle["c"]] < middle["c"]
 
 
+def test_numbers_on_arcs_do_not_cover_one_another_and_long_names_are_cut(tmp_path):
+    marginals = torch.zeros(3, 3)
+    marginals[1, 2], marginals[2, 1] = 0.7, 0.8
+    one = Parents("", ["$", "a" * 500, "b"], marginals)
+    texts = [text.text for text in ElementTree.fromstring(arcs_svg([one])).iter(f"{SVG}text")]
+    assert texts == [None, "0.80", "$", "a" * 29 + "…", "b"]
+    draw_heat_maps([one], tmp_path / "a.svg")
+    assert float(ElementTree.parse(tmp_path / "a.svg").getroot().get("width").removesuffix("pt")) < 500
+
+
 def test_symbols_are_escaped():
     svg = arcs_svg([panel('$ <b>&amp; "x"', title="<script>")])
     assert "<script>" not in svg

@@ -21,6 +21,8 @@ _FOOT, _APART = 5.0, 3.0
 """From a symbol's middle, where arcs arrive, to the first arc that leaves it, and from that to the next."""
 _IN_NUMBERS = (0.5, 0.995)
 """Arcs this probable have their number on top; what is more probable looks it."""
+_NUMBER = (24, 9)
+"""How wide and how high one is."""
 
 
 class Arc(NamedTuple):
@@ -40,6 +42,7 @@ def draw_arcs(panels: Sequence[Parents], out: Path, least: float = 0.1) -> None:
 
 
 def arcs_svg(panels: Sequence[Parents], least: float = 0.1) -> str:
+    panels = [panel._replace(symbols=list(map(style.brief, panel.symbols))) for panel in panels]
     heights = [_TITLE + _arc_space(panel, least) + _BELOW for panel in panels]
     width = max(_centres(panel.symbols)[-1] + 2 * _GAP for panel in panels)
     body, top = [], 0.0
@@ -99,9 +102,7 @@ def _panel(panel: Parents, height: float, least: float) -> list[str]:
     found = _arcs(panel, least)
     feet = _feet(panel.symbols, centres, found)
     lines += [_arc(centres, feet, base, arc) for arc in found]
-    lines += [
-        _number(centres, base, arc) for arc in found if _IN_NUMBERS[0] <= arc.probability < _IN_NUMBERS[1]
-    ]
+    lines += _numbers(centres, base, found)
     ink = f'text-anchor="middle" fill="{style.INK}"'
     for centre, text in zip(centres, panel.symbols, strict=True):
         lines.append(f'<text x="{centre:g}" y="{base + 18:g}" {ink}>{escape(text)}</text>')
@@ -137,11 +138,18 @@ def _arc(centres: list[float], feet: dict[tuple[int, int], float], base: float, 
     return f'<path d="{path}" {ink}{tip}><title>p = {arc.probability:.3f}</title></path>'
 
 
-def _number(centres: list[float], base: float, arc: Arc) -> str:
-    middle = (centres[arc.parent] + centres[arc.symbol]) / 2
-    height = _height(arc.length) if arc.length else 16
-    return (
-        f'<text class="number" x="{middle:g}" y="{base - height + 3:g}" font-size="9" text-anchor="middle" '
-        f'fill="{style.INK}" stroke="{style.PAPER}" stroke-width="3" paint-order="stroke">'
-        f"{arc.probability:.2f}</text>"
-    )
+def _numbers(centres: list[float], base: float, arcs: Sequence[Arc]) -> list[str]:
+    """On top of arcs, as far as there is room; the most probable come first."""
+    lines: list[str] = []
+    places: list[tuple[float, float]] = []
+    for arc in reversed([arc for arc in arcs if _IN_NUMBERS[0] <= arc.probability < _IN_NUMBERS[1]]):
+        x = (centres[arc.parent] + centres[arc.symbol]) / 2
+        y = base - (_height(arc.length) if arc.length else 16) + 3
+        if any(abs(x - left) < _NUMBER[0] and abs(y - top) < _NUMBER[1] for left, top in places):
+            continue
+        places.append((x, y))
+        lines.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{_NUMBER[1]}" text-anchor="middle" fill="{style.INK}" '
+            f'stroke="{style.PAPER}" stroke-width="3" paint-order="stroke">{arc.probability:.2f}</text>'
+        )
+    return lines

@@ -67,7 +67,7 @@ def _drawn(run: OpenRun, one: Statement, name: str, temperature: float) -> Drawn
 
 
 def view_entailment(run: OpenRun, text: str | None, temperature: float) -> View:
-    """The label of a pair and its probabilities, and the parents of all words at this temperature."""
+    """The label of a pair, the labels' probabilities, and the parents of all words at this temperature."""
     text = text or EXAMPLE
     recipe, both = _recipe(run), statements(text)
     if max(len(one.words) for one in both) > LONGEST:
@@ -75,10 +75,11 @@ def view_entailment(run: OpenRun, text: str | None, temperature: float) -> View:
     answer = ""
     if len(both) == 2:
         (answer,) = recipe.predict(run.model, ["\t".join(one.text for one in both)])
+    shown = answer.replace("\t", "\n")
     attention = recipe.config.model.attention
     numbers: dict[str, Any] = {"attention": attention, "answer": answer, "words": [one.words for one in both]}
     if attention == "none":
-        return View(text, answer, {}, numbers)
+        return View(text, shown, {}, numbers)
     found = drawn(run, both, temperature)
     numbers |= {"temperature": temperature, "parents": [one.marginals.marginals.tolist() for one in found]}
     pictures = {
@@ -86,7 +87,7 @@ def view_entailment(run: OpenRun, text: str | None, temperature: float) -> View:
         "heat map": partial(draw_heat_maps, [one.marginals for one in found]),
         "arcs": partial(draw_arcs, [one.marginals for one in found]),
     }
-    return View(text, answer, pictures, numbers)
+    return View(text, shown, pictures, numbers)
 
 
 def _recipe(run: OpenRun) -> EntailmentRecipe:

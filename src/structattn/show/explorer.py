@@ -21,7 +21,9 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import gradio as gr
 
-_NO_RUN = "none"
+_NO_RUN = ("nothing", "")
+_TOO_LONG = LONGEST_TEXT + 1
+"""Where a field cuts what is pasted: one letter later than allowed, so that this is said."""
 _ONE_AT_A_TIME: dict[str, Any] = {
     "concurrency_id": "drawing",  # matplotlib's settings are the process's
     "concurrency_limit": 1,
@@ -75,7 +77,7 @@ def _temperature() -> gr.Slider:
 
 def _sentence(tab: gr.Tab) -> None:
     with gr.Row():
-        sentence = gr.Textbox(playground.SENTENCE, label="Sentence", max_length=LONGEST_TEXT, scale=3)
+        sentence = gr.Textbox(playground.SENTENCE, label="Sentence", max_length=_TOO_LONG, scale=3)
         structure = gr.Dropdown(
             list(playground.STRUCTURES), value=playground.STRUCTURES[0], label="Structure", scale=2
         )
@@ -135,10 +137,10 @@ def _runs(tab: gr.Tab, runs: dict[str, OpenRun]) -> None:
     first = figures.view(runs[names[0]], None, 1.0)
     with gr.Row():
         left = gr.Dropdown(names, value=names[0], label="Run")
-        beside = [_NO_RUN, *names]
-        right = gr.Dropdown(beside, value=names[1] if len(names) > 1 else _NO_RUN, label="Beside it")
+        beside = [_NO_RUN, *zip(names, names, strict=True)]
+        right = gr.Dropdown(beside, value=names[1] if len(names) > 1 else _NO_RUN[1], label="Beside it")
     with gr.Row():
-        text = gr.Textbox(first.text, label="Input", lines=1, max_lines=12, max_length=LONGEST_TEXT, scale=3)
+        text = gr.Textbox(first.text, label="Input", lines=1, max_lines=12, max_length=_TOO_LONG, scale=3)
         ask = gr.Button("Show", variant="primary", scale=0)
     temperature = _temperature()
     with gr.Row():
@@ -148,7 +150,7 @@ def _runs(tab: gr.Tab, runs: dict[str, OpenRun]) -> None:
         views = [
             explorer_page.html_of(figures.view)(runs[name], text, temperature)
             for name in (left, right)
-            if name != _NO_RUN
+            if name != _NO_RUN[1]
         ]
         return [gr.HTML(view, visible=True) for view in views] + [gr.HTML(visible=False)] * (2 - len(views))
 

@@ -16,6 +16,8 @@ from structattn.show.view import Picture, View
 FONT = ["system-ui", "DejaVu Sans", "Noto Sans", "sans-serif"]
 FONT_MONO = ["ui-monospace", "DejaVu Sans Mono", "Noto Sans Mono", "monospace"]
 
+_LONGEST_MESSAGE = 400
+
 HEADING = """
 <h1>structattn explorer</h1>
 <p>Exact probabilities of chains and trees. Move the temperature: near 0 only the best structure is left, far above 1
@@ -28,7 +30,7 @@ rows and columns can be added from the menus of the tables, transitions as many 
 """
 
 STYLE = """
-.answer { white-space: pre-wrap; font-size: 1rem; margin: 0.5rem 0; }
+.answer { white-space: pre-wrap; tab-size: 12; font-size: 1rem; margin: 0.5rem 0; }
 .problem { border-left: 4px solid #d55e00; padding: 0.5rem 1rem; }
 figure { margin: 1rem 0; overflow-x: auto; }
 figure img { max-width: 100%; height: auto; background: #ffffff; }
@@ -63,9 +65,17 @@ def html_of(make: Callable[..., View]) -> Callable[..., str]:
         try:
             return to_html(make(*inputs))
         except UserError as error:
-            return f'<p class="problem" role="alert">{html.escape(str(error))}</p>'
+            return f'<p class="problem" role="alert">{html.escape(_brief(str(error)))}</p>'
 
     return show
+
+
+def _brief(message: str) -> str:
+    """A message may quote the input, at any length: its beginning and its end say what is wrong."""
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    half = _LONGEST_MESSAGE // 2
+    return f"{message[:half]} … {message[-half:]}"
 
 
 def to_html(view: View) -> str:
@@ -73,6 +83,7 @@ def to_html(view: View) -> str:
     parts = [
         f'<pre class="answer">{html.escape(view.answer)}</pre>',
         *(_figure(title, picture) for title, picture in view.pictures.items()),
+        "" if view.pictures else "<p>A model without attention: there is nothing to draw.</p>",
         f'<p class="downloads">{_download("numbers (JSON)", "numbers.json", "application/json", numbers)}</p>',
     ]
     return "\n".join(parts)

@@ -53,9 +53,13 @@ def draw_heat_maps(panels: Sequence[Parents | Grid], out: Path) -> None:
     from matplotlib.figure import Figure
 
     style.check_format(out)
-    grids = [panel.grid() if isinstance(panel, Parents) else panel for panel in panels]
+    grids = [
+        grid._replace(rows=list(map(style.brief, grid.rows)), columns=list(map(style.brief, grid.columns)))
+        for panel in panels
+        for grid in [panel.grid() if isinstance(panel, Parents) else panel]
+    ]
     fonts = style.symbol_fonts(
-        line for grid in grids for line in (*grid.rows, *grid.columns, *grid.column_label.split("\n"))
+        text for grid in grids for text in (*grid.rows, *grid.columns, grid.column_label)
     )
     cell = _cell(grids)
     with style.drawing(fonts):
@@ -114,7 +118,9 @@ def _frame(axis: Any, framed: Tensor) -> None:
             if is_chosen:
                 corner = (start - 0.5, row - 0.5)
                 axis.add_patch(
-                    Rectangle(corner, count, 1, fill=False, edgecolor=style.SERIES[1], linewidth=1.2)
+                    Rectangle(
+                        corner, count, 1, fill=False, edgecolor=style.SERIES[1], linewidth=1.2, zorder=3
+                    )
                 )
             start += count
 

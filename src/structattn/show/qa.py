@@ -11,9 +11,11 @@ from structattn.recipes.qa.answering import Followed
 from structattn.recipes.qa.data import Question, StoryReader
 from structattn.recipes.qa.recipe import QARecipe
 from structattn.recipes.running import OpenRun
+from structattn.show import style
 from structattn.show.lattice import Lattice, draw_lattices
 from structattn.show.view import View
 
+_LONGEST_FACT = 80
 _NAMES = {"memn2n": "MemN2N", "unary": "unary CRF", "binary": "binary CRF"}
 
 
@@ -68,7 +70,10 @@ def _panel(recipe: QARecipe, found: Followed) -> Lattice:
     first = min(found.facts)
     return Lattice(
         f"{_NAMES[recipe.config.model.kind]}, task {recipe.config.data.task}",
-        [f"{question.facts[found.facts[position]]}   {number}" for number, position in enumerate(order, 1)],
+        [
+            f"{style.brief(question.facts[found.facts[position]], _LONGEST_FACT)}   {number}"
+            for number, position in enumerate(order, 1)
+        ],
         found.nodes[:, order],
         found.edges[:, order][:, :, order],
         _below(question, found, first),
@@ -78,7 +83,7 @@ def _panel(recipe: QARecipe, found: Followed) -> Lattice:
 
 def _below(question: Question, found: Followed, first: int) -> list[str]:
     word, probability = found.answers[0]
-    lines = [question.text, f"answer: {word} ({probability:.3f})"]
+    lines = [style.brief(question.text, _LONGEST_FACT), f"answer: {word} ({probability:.3f})"]
     if question.answer:
         gold = " → ".join(str(position - first + 1) for position in question.supporting)
         lines.append(f"right: {question.answer}" + (f", by {gold}" if gold else ""))

@@ -34,6 +34,8 @@ JAPANESE_FONTS = (
 JAPANESE_PACKAGE = "matplotlib_fontja"
 """A Python package that brings one of them, IPAexGothic, where the system has none."""
 
+LONGEST_NAME = 30
+
 FORMATS = ("svg", "png", "pdf")
 
 
@@ -48,12 +50,18 @@ def check_format(path: Path, formats: tuple[str, ...] = FORMATS) -> str:
     return wanted
 
 
+def brief(text: str, longest: int = LONGEST_NAME) -> str:
+    """What a picture has room for."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 def symbol_fonts(texts: Iterable[str]) -> list[str]:
     """Installed fonts that have these symbols between them; if there are none, that is said in one line."""
     from matplotlib import font_manager
 
     found = [SYMBOL_FONT[0]]
-    missing = {letter for text in texts for letter in text} - _letters_of(found[0])
+    letters = {letter for text in texts for letter in text if letter.isprintable()}
+    missing = letters - _letters_of(found[0])
     if missing:
         font_manager.fontManager.ttflist += _fonts_of(JAPANESE_PACKAGE)
         installed = {font.name for font in font_manager.fontManager.ttflist}

@@ -31,6 +31,6 @@ class View(NamedTuple):
 def check_text(text: str) -> None:
     """Refuses what no picture can hold."""
     if len(text) > LONGEST_TEXT:
-        raise UserError(f"expected at most {LONGEST_TEXT} letters, not {len(text)}")
+        raise UserError(f"expected at most {LONGEST_TEXT} letters")
     if found := _NOT_IN_XML.search(text):
         raise UserError(f"the input holds {found[0]!r}, which cannot be printed")
