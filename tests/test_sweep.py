@@ -1,14 +1,17 @@
-"""Sweeps: a grid read from a file, trained by processes of this machine, and what becomes of runs that fail."""
+"""Sweeps: a grid read from a file, trained by local processes or by Ray, and what becomes of runs that fail."""
 
+import importlib.util
 import json
 import os
+import re
+import resource
 import signal
 import threading
 import time
 
 import pytest
 from stories import write_task
-from trainings import children_of
+from trainings import children_of, command
 
 from structattn import cli
 from structattn.recipes.config import build
@@ -120,6 +123,66 @@ def test_a_killed_worker_is_replaced(tmp_path, data, capsys):
     for path in (tmp_path / "runs").glob("kind-*"):
         epochs = [json.loads(line)["epoch"] for line in (path / "metrics.jsonl").read_text().splitlines()]
         assert epochs == list(range(1, 13))
+
+
+def test_a_full_disk_ends_one_run_and_the_others_go_on(tmp_path, data, capsys):
+    """The process of one run may write no file beyond 1 kB any more: what a full disk does, without one."""
+    found = []
+
+    def fill():
+        while not found:
+            for number, line in children_of(os.getpid()).items():
+                if f"{tmp_path / 'runs' / 'kind-unary'} --resume" in line:
+                    resource.prlimit(number, resource.RLIMIT_FSIZE, (1000, 1000))
+                    found.append(number)
+                    return
+            time.sleep(0.01)
+
+    filler = threading.Thread(target=fill, daemon=True)
+    filler.start()
+    small = GRID.replace("seeds = [2]", "")
+    assert sweep(tmp_path, data, small) == 2
+    assert found
+    shown = capsys.readouterr()
+    assert "1 of 2 runs are finished" in shown.out
+    assert re.search(r"1 of 2 runs failed; \S+kind-unary: cannot write .*: File too large", shown.err)
+    assert list(json.loads((tmp_path / "runs" / "grid.json").read_text())["runs"]) == ["kind-memn2n"]
+    assert sweep(tmp_path, data, small) == 0, "there is room again"
+    assert len(json.loads((tmp_path / "runs" / "grid.json").read_text())["runs"]) == 2
+
+
+RATES = GRID.replace("seeds = [2]", "").replace('["unary", "memn2n"]', '["unary"]').replace("= 3", "= 8")
+RATES += "training.learning_rate = [0.01, 0.02, 1e38]\n"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_ray_loses_and_repeats_nothing_where_a_worker_is_killed_and_a_run_is_poisoned(tmp_path, data):
+    (tmp_path / "grid.toml").write_text(RATES)
+    folder = tmp_path / "ray"
+    options = ["--folder", folder, "--engine", "ray", "--workers", 2, "--data-dir", data]
+    killed = []
+    with command("sweep", tmp_path / "grid.toml", *options) as process:
+        while not killed and process.poll() is None:
+            for number, line in children_of(process.pid).items():
+                at_work = list(folder.glob("*0.0*/checkpoint.safetensors"))
+                if at_work and line.startswith("ray::train_and_evaluate"):
+                    os.kill(number, signal.SIGKILL)
+                    killed.append(number)
+                    break
+            time.sleep(0.01)
+        shown, errors = process.communicate(timeout=300)
+    assert killed, errors
+    assert process.returncode == 2, errors
+    assert "2 of 3 runs are finished" in shown
+    assert "epoch 1, batch 2: the loss is" in errors.splitlines()[-1]
+    found = json.loads((folder / "grid.json").read_text())
+    assert list(found["failed"]) == ["kind-unary-learning_rate-1e+38"]
+    assert [row[0] for row in found["rows"]] == list(found["runs"])
+    for name in found["runs"]:
+        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 9))
+    assert sweep(tmp_path, data, RATES) == 2
+    assert json.loads((tmp_path / "runs" / "grid.json").read_text())["runs"] == found["runs"]
 
 
 def test_keys_are_sections_or_dots_and_seeds_a_number_or_a_list():

@@ -91,7 +91,7 @@ def print_table(table: Table) -> None:
     shown = RichTable(title=table.title, title_justify="left")
     for number, column in enumerate(table.columns):
         is_number = all(row[number][:1] in "-0123456789" for row in table.rows)
-        shown.add_column(column, justify="right" if is_number else "left")
+        shown.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*row)
     Console().print(shown)
