@@ -2,13 +2,18 @@
 
 import re
 
+from docutils.nodes import SkipNode
+from docutils.utils.math.latex2mathml import tex2mathml
+
 project = "structattn"
 author = "the structattn authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "structattn"
+html_show_copyright = False
+html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -29,5 +34,26 @@ def as_restructured_text(_app, _what, _name, _object, _options, lines):
     lines[:] = [*"\n\n".join(result).split("\n"), ""]
 
 
+def inline_formula(translator, node):
+    translator.body.append(mathml(node.astext(), as_block=False))
+    raise SkipNode
+
+
+def formula(translator, node):
+    translator.body.append(
+        f'<div class="math" style="margin: 1em 0">{mathml(node.astext(), as_block=True)}</div>'
+    )
+    raise SkipNode
+
+
+def mathml(tex, as_block):
+    """What docutils does not know is said otherwise; brackets grow by themselves, and "log Z" are two words."""
+    tex = re.sub(r"\\[bB]igg?[lr]?(?![A-Za-z])", "", tex)
+    found = tex2mathml(re.sub(r"\\dots(?![A-Za-z])", r"\\ldots", tex), as_block=as_block)
+    return re.sub(r"<mo>&ApplyFunction;</mo>(?!\s*<mo[^>]*>\()", '<mspace width="0.17em"/>', found)
+
+
 def setup(app):
+    # Browsers show MathML by themselves: pages need no script from outside, and can be read without a network.
+    app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
     app.connect("autodoc-process-docstring", as_restructured_text)

@@ -134,6 +134,20 @@ def test_cells_are_of_one_size_in_all_panels_and_rows_go_down(tmp_path):
     assert place["x"][1] == pytest.approx(place["y"][1])
 
 
+def test_panels_that_a_page_is_too_narrow_for_stand_below(tmp_path):
+    wide = torch.eye(3, 20)
+    draw_heat_maps(
+        [Grid(name, list("abc"), ["x"] * 20, wide, "r", "c") for name in ("one", "two", "three")],
+        tmp_path / "a.svg",
+    )
+    texts = ElementTree.parse(tmp_path / "a.svg").iter(f"{SVG}text")
+    place = {text.text: place_of(text) for text in texts if text.text in ("one", "two", "three")}
+    assert place["one"][1] == pytest.approx(place["two"][1])
+    assert place["three"][1] > place["one"][1] + 50
+    assert place["three"][0] == pytest.approx(place["one"][0], abs=10)
+    assert place["two"][0] > place["one"][0] + 100
+
+
 def place_of(text):
     """Where it stands: matplotlib moves it, or its anchor, there."""
     moved = re.search(r"translate\(([\d.-]+)[ ,]+([\d.-]+)\)", text.get("transform", ""))

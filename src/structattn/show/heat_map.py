@@ -19,7 +19,8 @@ _UPRIGHT = 0.35
 """Longer names of columns are turned by a quarter."""
 _LETTER = 0.085
 _GAP = 0.35
-_ROW_LABEL = 0.3
+_ROW_LABEL, _LINE = 0.3, 0.2
+_WIDEST = 13.0
 
 
 class Grid(NamedTuple):
@@ -48,7 +49,7 @@ class Parents(NamedTuple):
 
 
 def draw_heat_maps(panels: Sequence[Parents | Grid], out: Path) -> None:
-    """The panels side by side, on one scale from 0 to 1."""
+    """The panels side by side, as many as a page is wide, on one scale from 0 to 1."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -66,19 +67,31 @@ def draw_heat_maps(panels: Sequence[Parents | Grid], out: Path) -> None:
         # Of one inch, so that its coordinates are inches; what is saved is all that is drawn.
         figure = Figure(figsize=(1, 1))
         FigureCanvasAgg(figure)
-        position = 0.0
+        left = top = lowest = right = 0.0
         for grid in grids:
             width, height = cell * len(grid.columns), cell * len(grid.rows)
             beyond = max(0.0, _inches(grid.title, *grid.column_label.split("\n")) - width) / 2
-            position += max(_inches(*grid.rows) + _ROW_LABEL, beyond)
-            image = _draw(figure.add_axes((position, -height, width, height)), grid, fonts)
-            position += width + max(beyond, _GAP)
+            before = max(_inches(*grid.rows) + _ROW_LABEL, beyond)
+            if left > 0 and left + before + width > _WIDEST:
+                left, top = 0.0, lowest - _above(grid)
+            image = _draw(figure.add_axes((left + before, top - height, width, height)), grid, fonts)
+            left += before + width + max(beyond, _GAP)
+            lowest = min(lowest, top - height - _below(grid))
+            right = max(right, left)
         tallest = cell * max(len(grid.rows) for grid in grids)
-        scale = figure.add_axes((position, -tallest, 0.13, tallest))
+        scale = figure.add_axes((right, -tallest, 0.13, tallest))
         bar = figure.colorbar(image, cax=scale)
         bar.set_label("probability")
         bar.outline.set_visible(False)
         style.save(figure, out)
+
+
+def _above(grid: Grid) -> float:
+    return 2 * _LINE + (_inches(*grid.columns) if _is_turned(grid) else _LINE)
+
+
+def _below(grid: Grid) -> float:
+    return _LINE * (2 + grid.column_label.count("\n"))
 
 
 def _cell(grids: Sequence[Grid]) -> float:
