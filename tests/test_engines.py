@@ -8,14 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from inferences import write_entailment
 from stories import write_task
-from trainings import children_of
+from trainings import children_of, wait_for
+from trainings import command as command_line
 
 from structattn import cli
 from structattn.recipes.engines import Labour, hire
 from structattn.recipes.errors import UserError
+from structattn.recipes.run_folder import read_tensors
 
 SETTINGS = ["epochs=6", "linear_start=2", "size=4", "batch_size=2", "checkpoint_seconds=0.05"]
 
@@ -78,6 +82,65 @@ def test_without_ray_the_answer_is_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install structattn\[ray\]"):
         hire(Labour("ray"), "qa", tmp_path, [])
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_nobody_trains_on_when_the_parent_is_gone(tmp_path, how):
+    """The run that it trains takes long, and the next checkpoint is far away: what is saved, it saved to stop."""
+    folder = tmp_path / "table"
+    settings = ["train_per_depth=2000", "size=8", "checkpoint_seconds=1000"]
+    arguments = ["reproduce", "table1", "--workers", 1, "--folder", folder, "--set", *settings]
+    with command_line(*arguments) as process:
+        wait_for(folder / "none-seed1" / "metrics.jsonl", process)
+        training = [number for number, line in children_of(process.pid).items() if " --run " in line]
+        process.send_signal(how)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == (-how if how == signal.SIGKILL else 130)
+    if how == signal.SIGTERM:
+        assert f"stopped; the same command goes on with what is in {folder}" in errors
+    deadline = time.monotonic() + 60
+    while any(at_work(number) for number in training) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(at_work(number) for number in training)
+    assert len(training) == 1
+    _, state = read_tensors(folder / "none-seed1" / "checkpoint.safetensors")
+    assert (state["epoch"], state["batch"] > 0) == (1, True)
+
+
+def at_work(number):
+    """Whether the process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{number}/cmdline").read_bytes() != b""
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("table", "settings", "what"),
+    [
+        ("table1", ["data.folder=formulas"], "there is no file formulas/train.txt"),
+        ("table2", [], "no enja in the data folder {}; set --data-dir or $STRUCTATTN_DATA"),
+        ("table3", [], "no babi/en in the data folder {}; run: structattn data fetch babi"),
+        ("table4", [], "no snli in the data folder {}; run: structattn data fetch snli"),
+    ],
+)
+def test_data_that_is_missing_is_missed_before_anything_starts(tmp_path, capsys, table, settings, what):
+    folder = tmp_path / "table"
+    options = ["--folder", folder, "--data-dir", tmp_path, *(["--set", *settings] if settings else [])]
+    assert cli.main(["reproduce", table, *map(str, options)]) == 2
+    assert capsys.readouterr().err == f"structattn: {what.format(tmp_path)}\n"
+    assert not folder.exists()
+
+
+def test_vectors_or_trees_that_are_missing_are_missed_too(tmp_path, capsys):
+    data = write_entailment(tmp_path / "data")
+    options = ["reproduce", "table4", "--folder", tmp_path / "table", "--data-dir", data, "--set"]
+    assert cli.main([*map(str, options), "vectors=glove.txt"]) == 2
+    missing = f"no vectors/glove.txt in the data folder {data}; run: structattn data fetch glove"
+    assert missing in capsys.readouterr().err
+    assert cli.main([*map(str, options), "vectors=vectors.txt", "model.trees=here"]) == 2
+    assert 'there is no file or run "here"' in capsys.readouterr().err
+    assert not (tmp_path / "table").exists()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")

@@ -94,10 +94,12 @@ def train_model(
     from structattn.recipes.data_folder import DataFolder
     from structattn.recipes.progress import Progress
     from structattn.recipes.run_folder import RunFolder
+    from structattn.recipes.stopping import stop_with_parent
     from structattn.recipes.training import Machine, is_first_process
     from structattn.recipes.training import train as train_run
 
     use_threads(threads)
+    stop_with_parent()
     options: dict[str, Any] = {"attention": attention, "model": model, "task": task, "source": source}
     options |= {"treebank": treebank, "train": train, "valid": valid, "seed": seed}
     chosen = [*(settings or []), *running.chosen_by_options(recipe, options)]

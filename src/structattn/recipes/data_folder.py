@@ -6,6 +6,7 @@ Looked up in --data-dir, else $STRUCTATTN_DATA, else the user's cache folder.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structattn"
 
 
+def must_exist(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"there is no file {path}")
+
+
 @dataclass
 class DataFolder:
     path: Path
@@ -48,7 +55,8 @@ class DataFolder:
         """A part of the layout that must be there."""
         path = self.path / part
         if not path.exists():
-            name = {"vectors": "glove"}.get(part, part.partition("/")[0])
+            name = part.partition("/")[0]
+            name = {"vectors": "glove"}.get(name, name)
             how = (
                 f"run: structattn data fetch {name}"
                 if name in FETCHABLE
@@ -56,6 +64,10 @@ class DataFolder:
             )
             raise UserError(f"no {part} in the data folder {self.path}; {how}")
         return path
+
+    def vectors(self, name: str) -> Path:
+        """Word vectors: a file, or one in the folder vectors."""
+        return Path(name) if Path(name).is_file() else self.need(f"vectors/{name}")
 
     def contents(self) -> list[tuple[str, str, bool, int]]:
         """Each part of the layout: its name, what it is, whether it is there, and how many bytes it has."""

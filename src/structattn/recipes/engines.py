@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from structattn.recipes.errors import UserError, did_you_mean
 from structattn.recipes.running import train_and_evaluate
+from structattn.recipes.stopping import of_this_parent
 
 _SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _TRIES = 5
@@ -112,13 +113,14 @@ class LocalEngine(Engine):
             self.failed[name] = lines[-1].removeprefix("structattn: ") if lines and code > 0 else ended
 
     def _run(self, name: str) -> tuple[int, str]:
-        """The exit code, and what was said. Its own session keeps Ctrl-C from the process: we tell it to stop, once."""
+        """The exit code, and what was said. Its own session keeps Ctrl-C from the process: we tell it to stop, once;
+        and if we cannot any more, it sees that we are gone."""
         options = ["--resume", "--then-evaluate", "--threads", "1", "--quiet"]
         if self.data_dir is not None:
             options += ["--data-dir", str(self.data_dir)]
         process = subprocess.Popen(
             [*_program(), "train", self.task, "--run", str(self.folder / name), *options],
-            env={**os.environ, **_SINGLE_THREADED},
+            env={**os.environ, **_SINGLE_THREADED, **of_this_parent()},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from structattn.recipes import running
 from structattn.recipes.config import override
+from structattn.recipes.data_folder import DataFolder
 from structattn.recipes.engines import Engine, Labour, hire
 from structattn.recipes.errors import UserError
 from structattn.recipes.progress import mean_of
@@ -60,6 +61,8 @@ def train_jobs(
 ) -> Outcome | None:
     """Trains and evaluates what is missing; None if it was interrupted, with everything saved."""
     configs = [override(read_preset(task, preset), [*job.settings, *settings]) for job in jobs]
+    if labour.address is None:  # the machines of a cluster have their own data folders
+        _check_data(task, jobs, configs, folder, labour)
     for job, config in zip(jobs, configs, strict=True):
         _prepare(task, job, config, folder, preset, settings)
     missing = [job.name for job in jobs if RunFolder(folder / job.name).evaluation() is None]
@@ -77,6 +80,17 @@ def train_jobs(
         elif job.name not in failed:
             evaluations[job.name] = evaluation
     return Outcome(evaluations, failed)
+
+
+def _check_data(task: str, jobs: Sequence[Job], configs: list[Any], folder: Path, labour: Labour) -> None:
+    """Before anything starts, what the missing runs need must be there; once for all that differ in training alone."""
+    recipe_of, data = recipe_class(task), DataFolder.find(labour.data_dir)
+    checked = set()
+    for job, config in zip(jobs, configs, strict=True):
+        needed = json.dumps([config.data, config.model], default=vars)
+        if needed not in checked and RunFolder(folder / job.name).evaluation() is None:
+            checked.add(needed)
+            recipe_of(config, data).check_data()
 
 
 def _prepare(task: str, job: Job, config: Any, folder: Path, preset: str, settings: Sequence[str]) -> None:

@@ -50,6 +50,10 @@ class Recipe(ABC):
     @abstractmethod
     def training_examples(self) -> Sequence[Any]: ...
 
+    def check_data(self) -> None:
+        """Refuses what is missing before many runs start; who reads large files looks only whether they are there."""
+        self.training_examples()
+
     @abstractmethod
     def size(self, example: Any) -> int:
         """Examples of similar size share a batch."""

@@ -1,12 +1,35 @@
-"""Ctrl-C and SIGTERM as a wish: what runs ends at a good place, and saves."""
+"""Ctrl-C and SIGTERM as a wish: what runs ends at a good place, and saves. So it does when its parent is gone."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+_PARENT = "STRUCTATTN_PARENT"
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def of_this_parent() -> dict[str, str]:
+    """The environment of a process that is to stop when this one is gone, however it goes."""
+    return {_PARENT: str(os.getpid())}
+
+
+def stop_with_parent() -> None:
+    """Asks this process to stop once the parent that its environment names is gone."""
+    parent = os.environ.pop(_PARENT, None)  # what this process starts has another parent
+
+    def watch() -> None:
+        while os.getppid() == int(parent or 0):
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if parent is not None:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

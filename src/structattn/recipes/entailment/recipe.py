@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from structattn.recipes.batching import chunks, sorted_batches
+from structattn.recipes.data_folder import must_exist
 from structattn.recipes.entailment.data import LABELS, Pair, Statement, read_pairs, split_file, statement
 from structattn.recipes.entailment.lexicon import Encoded, Lexicon
 from structattn.recipes.entailment.model import EntailmentModel, EntailmentModelSettings
 from structattn.recipes.entailment.pretraining import PretrainingSettings, parsed_sentences, pretrain
 from structattn.recipes.entailment.scores import label_scores, tree_scores
-from structattn.recipes.entailment.trees import Tree, source_of_trees, tree_of, trees_of
+from structattn.recipes.entailment.trees import Tree, place_of_trees, source_of_trees, tree_of, trees_of
 from structattn.recipes.errors import UserError
 from structattn.recipes.optimisation import TrainingSettings
 from structattn.recipes.recipe import Recipe, Table
@@ -99,25 +100,35 @@ class EntailmentRecipe(Recipe):
     def path(self) -> Path:
         return Path(self.config.data.folder) if self.config.data.folder else self.folder.need("snli")
 
+    def files(self, part: str) -> list[Path]:
+        """The files of train or valid."""
+        given = [Path(name) for name in getattr(self.config.data, part)]
+        return given or [split_file(self.path, {"train": "train", "valid": "dev"}[part])]
+
+    def check_data(self) -> None:
+        must_exist([*self.files("train"), *self.files("valid"), self.lexicon.path])
+        if self.config.model.attention == "hard":
+            place_of_trees(self.config.model.trees)
+        if self.config.model.attention == "pretrained":
+            must_exist(self._in_data_folder(name) for name in self.config.pretraining.files)
+
     @cached_property
     def train_pairs(self) -> list[Pair]:
         data = self.config.data
-        files = [Path(name) for name in data.train] or [split_file(self.path, "train")]
-        pairs = [pair for path in files for pair in read_pairs(path)]
+        pairs = [pair for path in self.files("train") for pair in read_pairs(path)]
         enough = 0 < data.pairs < len(pairs)
         return random.Random(data.draw_seed).sample(pairs, data.pairs) if enough else pairs
 
     @cached_property
     def valid_pairs(self) -> list[Pair]:
-        files = [Path(name) for name in self.config.data.valid] or [split_file(self.path, "dev")]
-        return [pair for path in files for pair in read_pairs(path)]
+        return [pair for path in self.files("valid") for pair in read_pairs(path)]
 
     @cached_property
     def lexicon(self) -> Lexicon:
         data = self.config.data
-        path = Path(data.vectors)
-        path = path if path.is_file() else self.folder.need("vectors") / data.vectors
-        return Lexicon(path, data.vector_size, data.buckets, data.normalise_buckets)
+        return Lexicon(
+            self.folder.vectors(data.vectors), data.vector_size, data.buckets, data.normalise_buckets
+        )
 
     @cached_property
     def examples(self) -> dict[str, list[Example]]:

@@ -150,18 +150,22 @@ Source = Callable[[Sequence[Statement]], list[Tree | None]]
 """Trees of statements, in order; None where it has none."""
 
 
-def source_of_trees(name: str, data_dir: Path | None = None) -> Source:
-    """PARSES, a CoNLL-U file, or the run folder of a parser, which finds its own data in data_dir."""
-    if name == PARSES:
-        return lambda statements: [tree_of(one) for one in statements]
-    path = Path(name)
-    if path.is_dir():
-        return _by_parser(path, data_dir)
-    if not path.exists():
+def place_of_trees(name: str) -> Path | None:
+    """The file or run that has trees of this name; None if they are the rows' parses."""
+    path = None if name == PARSES else Path(name)
+    if path is not None and not path.exists():
         raise UserError(
             f'model.trees: there is no file or run "{name}"; "{PARSES}" takes the parses of the rows'
         )
-    return _from_treebank(path)
+    return path
+
+
+def source_of_trees(name: str, data_dir: Path | None = None) -> Source:
+    """PARSES, a CoNLL-U file, or the run folder of a parser, which finds its own data in data_dir."""
+    path = place_of_trees(name)
+    if path is None:
+        return lambda statements: [tree_of(one) for one in statements]
+    return _by_parser(path, data_dir) if path.is_dir() else _from_treebank(path)
 
 
 def trees_of(statements: Sequence[Statement], source: Source, name: str) -> list[Tree]:

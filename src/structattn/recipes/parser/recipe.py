@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from structattn.recipes.batching import chunks, sorted_batches
+from structattn.recipes.data_folder import must_exist
 from structattn.recipes.errors import UserError
 from structattn.recipes.optimisation import TrainingSettings
 from structattn.recipes.parser.data import Encoder, Example, ParserData, expressible
@@ -46,20 +47,30 @@ class ParserRecipe(Recipe):
     options = {"treebank": "data.treebank", "valid": "data.valid", "seed": "training.seed"}  # noqa: RUF012
     config: ParserConfig
 
+    @property
+    def treebank(self) -> Path:
+        given = self.config.data.treebank
+        return Path(given) if given else self.folder.need("ud_ewt/train.conllu.gz")
+
+    @property
+    def validating(self) -> list[Path]:
+        """The files that validate; none: a share of the treebank is held out instead."""
+        data = self.config.data
+        if data.valid or data.treebank:
+            return list(map(Path, data.valid))
+        return [self.folder.need("ud_ewt/dev.conllu.gz")]
+
+    def check_data(self) -> None:
+        must_exist([self.treebank, *self.validating])
+        if self.config.data.vectors:
+            self.folder.vectors(self.config.data.vectors)
+
     @cached_property
     def splits(self) -> dict[str, list[Sentence]]:
         """All sentences of train and valid, whatever their trees."""
-        data = self.config.data
-        train = read_treebank(
-            Path(data.treebank) if data.treebank else self.folder.need("ud_ewt/train.conllu.gz")
-        )
-        if data.valid:
-            return {
-                "train": train,
-                "valid": [one for path in data.valid for one in read_treebank(Path(path))],
-            }
-        if not data.treebank:
-            return {"train": train, "valid": read_treebank(self.folder.need("ud_ewt/dev.conllu.gz"))}
+        data, train = self.config.data, read_treebank(self.treebank)
+        if self.validating:
+            return {"train": train, "valid": [one for path in self.validating for one in read_treebank(path)]}
         order = list(range(len(train)))
         random.Random(data.split_seed).shuffle(order)
         count = round(data.held_out * len(train))
@@ -75,8 +86,7 @@ class ParserRecipe(Recipe):
         data = self.config.data
         if not data.vectors:
             return None
-        path = Path(data.vectors)
-        path = path if path.is_file() else self.folder.need("vectors") / data.vectors
+        path = self.folder.vectors(data.vectors)
         words = {word for sentences in self.splits.values() for one in sentences for word in one.words}
         wanted = {word.lower() for word in words} if data.vectors_lowercase else words
         return read_vectors(path, wanted, first=data.vectors_first)

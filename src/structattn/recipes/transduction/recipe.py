@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from structattn.recipes.batching import chunks, pad, sorted_batches
+from structattn.recipes.data_folder import must_exist
 from structattn.recipes.decoding import DecodingSettings
 from structattn.recipes.errors import UserError
 from structattn.recipes.optimisation import TrainingSettings
@@ -66,6 +67,11 @@ class TransductionRecipe(Recipe):
             folder = Path(self.config.data.folder)
             return {name: read_pairs(folder / f"{name}.txt") for name in ("train", "valid", "test")}
         return draw_splits(self.config.data)
+
+    def check_data(self) -> None:
+        """Formulas are drawn unless there is a folder."""
+        if self.config.data.folder:
+            must_exist(Path(self.config.data.folder) / f"{name}.txt" for name in ("train", "valid", "test"))
 
     def build_model(self) -> TransductionModel:
         return TransductionModel(self.config.model, len(self.symbols))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from structattn.recipes.batching import chunks, pad, sorted_batches
+from structattn.recipes.data_folder import must_exist
 from structattn.recipes.decoding import DecodingSettings, Hypothesis
 from structattn.recipes.errors import UserError
 from structattn.recipes.optimisation import TrainingSettings
@@ -56,6 +57,9 @@ class TranslationRecipe(Recipe):
             return list(map(Path, given))
         folder, name = self.folder.need("enja"), {"train": "train", "test": "dev"}[part]
         return [folder / f"{name}.ja", folder / f"{name}.en"]
+
+    def check_data(self) -> None:
+        must_exist(path for part in ("train", "valid", "test") for path in self.files(part))
 
     @cached_property
     def prepared(self) -> Prepared:
