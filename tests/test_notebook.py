@@ -22,6 +22,7 @@ def test_its_cells_run_in_order_and_draw_every_picture(monkeypatch, tmp_path):
     assert {path.name for path in names["folder"].glob("*.png")} == {
         "parents.png",
         "curves.png",
+        "segments.png",
         "lattice.png",
     }
 
@@ -30,5 +31,5 @@ def test_it_is_executed_and_small():
     outputs = [output for cell in CELLS for output in cell["outputs"]]
     assert [cell["execution_count"] for cell in CELLS] == list(range(1, len(CELLS) + 1))
     assert all(output["output_type"] != "error" for output in outputs)
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 4
     assert NOTEBOOK.stat().st_size < 250_000
