@@ -3,6 +3,7 @@ them reads only its part of the examples."""
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,29 @@ def test_two_processes_equal_one_and_each_reads_its_part(tmp_path, monkeypatch, 
         read = [half(notes["rows"], epoch) for notes in (first, second)]
         assert sorted(read[0] + read[1]) == list(range(len(first["rows"] + second["rows"]) // 2))
         assert abs(len(read[0]) - len(read[1])) <= len(read[0]) // 2
+
+
+def test_two_machines_train_one_model(tmp_path, monkeypatch, capsys):
+    """Both are this one; what tells them apart, and where the first one is, they learn from their environment."""
+    small = [*SETTINGS, "train_per_depth=8", "valid_per_depth=2", "test_per_depth=2", "epochs=1"]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    two = ["train", "transduction", "--nodes", 2, *small]
+    machines = []
+    for number in "01":
+        monkeypatch.setenv("NODE_RANK", number)
+        machines.append(command(*two, "--run", tmp_path / "two"))
+    for process in machines:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    monkeypatch.delenv("NODE_RANK")
+    assert run(*two, "--run", tmp_path / "nobody") == 2
+    assert "--nodes 2: NODE_RANK must be set on each machine" in capsys.readouterr().err
+    assert run("train", "transduction", "--run", tmp_path / "one", *small) == 0
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=0, atol=1e-5)
 
 
 def half(numbers, which):

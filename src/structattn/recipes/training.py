@@ -12,6 +12,7 @@ takes.
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 import os
 import random
@@ -25,8 +26,10 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from structattn.recipes.batching import bucketed_batches
 from structattn.recipes.config import build
@@ -43,6 +46,12 @@ from structattn.recipes.tasks import recipe_class
 
 _PATIENCE = timedelta(hours=12)
 """How long the other processes wait for the first one, which reads, pretrains and validates."""
+_KNOWN = inspect.signature(DistributedDataParallel).parameters
+_STEADY_BUFFERS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers": False
+}
+"""No step changes a buffer, and the parser's is large: it need not go to the other processes. Its name is new."""
+_WHERE = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass
@@ -57,18 +66,30 @@ class Machine:
     def fabric(self) -> Fabric:
         several = self.devices * self.nodes > 1
         try:
-            return Fabric(
+            fabric = Fabric(
                 accelerator=self.accelerator,
                 devices=self.devices,
                 num_nodes=self.nodes,
                 precision=self.precision,  # type: ignore[arg-type]
-                # No step changes a buffer.
-                strategy=DDPStrategy(timeout=_PATIENCE, broadcast_buffers=False) if several else "auto",
+                strategy=DDPStrategy(timeout=_PATIENCE, **_STEADY_BUFFERS) if several else "auto",
             )
         except (ValueError, RuntimeError) as error:
             raise UserError(
                 f"--accelerator, --devices or --precision: {' '.join(str(error).split())}"
             ) from error
+        if self.nodes > 1 and _started_by_us(fabric):
+            missing = [name for name in _WHERE if name not in os.environ]
+            if missing:
+                raise UserError(
+                    f"--nodes {self.nodes}: {', '.join(missing)} must be set on each machine: which one it is "
+                    "(NODE_RANK, from 0 on), and where the first one listens (MASTER_ADDR, MASTER_PORT)"
+                )
+        return fabric
+
+
+def _started_by_us(fabric: Fabric) -> bool:
+    """Whether the other processes are no cluster's or torchrun's, which know where they are."""
+    return type(getattr(fabric.strategy, "cluster_environment", None)) is LightningEnvironment
 
 
 def is_first_process() -> bool:

@@ -125,10 +125,11 @@ class EntailmentRecipe(Recipe):
 
     @cached_property
     def lexicon(self) -> Lexicon:
+        return self._lexicon(self.folder.vectors(self.config.data.vectors))
+
+    def _lexicon(self, path: Path) -> Lexicon:
         data = self.config.data
-        return Lexicon(
-            self.folder.vectors(data.vectors), data.vector_size, data.buckets, data.normalise_buckets
-        )
+        return Lexicon(path, data.vector_size, data.buckets, data.normalise_buckets)
 
     @cached_property
     def examples(self) -> dict[str, list[Example]]:
@@ -180,6 +181,7 @@ class EntailmentRecipe(Recipe):
         return {"vectors": self.lexicon.table}
 
     def use(self, tables: dict[str, Tensor]) -> None:
+        self.lexicon = self._lexicon(Path(self.config.data.vectors))  # which it will not read
         self.lexicon.table = tables["vectors"]
 
     def forget(self) -> None:
