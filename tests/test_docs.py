@@ -91,6 +91,23 @@ def test_links_of_the_readme_lead_somewhere():
     assert [target for target in targets if not (ROOT / target.partition("#")[0]).exists()] == []
 
 
+def test_numbers_of_the_readme_are_those_of_the_pages_they_come_from():
+    readme, results, performance = (
+        (ROOT / name).read_text(encoding="utf-8").splitlines()
+        for name in ("README.md", "docs/results.md", "docs/performance.md")
+    )
+    depths = [line for line in readme if re.match(r"\| \d \|", line)]
+    assert len(depths) == 5
+    assert [line for line in depths if line not in results] == []
+    speeds = [line for line in readme if re.search(r"\| `[A-Z0-9-]+` \|", line)]
+    assert len(speeds) == 9
+    for line in speeds:
+        (workload,) = re.findall(r"`([A-Z0-9-]+)`", line)
+        measured = [row for row in performance if row.startswith(f"| {workload} |") and "x |" in row]
+        for ratio, other in re.findall(r"([\d.]+x)(?:, ([\w. -]+\w))?", line):
+            assert any(f"| {ratio} |" in row and (other or "softmax") in row for row in measured), line
+
+
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_line_names_what_there_is(line):
     program, *arguments = shlex.split(line, comments=True)
