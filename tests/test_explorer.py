@@ -138,6 +138,15 @@ def test_a_message_that_quotes_a_long_input_is_cut_in_its_middle():
     assert "x is not closed" in shown
 
 
+@pytest.mark.parametrize("port", [99_999, -1])
+def test_a_port_that_there_is_not_is_refused(port):
+    pytest.importorskip("gradio")
+    from structattn.show.explorer import build, serve
+
+    with pytest.raises(UserError, match=f"cannot listen at 127.0.0.1:{port}: choose another"):
+        serve(build([]), "127.0.0.1", port, False)
+
+
 def test_every_task_has_pictures_and_a_view():
     assert set(figures.VIEWS) == set(figures.PICTURES) == set(RECIPES)
 

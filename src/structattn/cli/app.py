@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -17,6 +18,10 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 
+DataDir = Annotated[
+    Path | None, Parameter(help="Where data is, instead of $STRUCTATTN_DATA or the cache folder.")
+]
+Threads = Annotated[int | None, Parameter(help="Of the computation; by default as many as torch takes.")]
 Settings = Annotated[list[str] | None, Parameter(name="--set", consume_multiple=True)]
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from cyclopts import App
 
-from structattn.cli.app import Settings, app
+from structattn.cli.app import DataDir, Settings, app
 
 data = App(name="data", help="List, make and fetch data.")
 app.command(data)
 
 
 @data.command(name="list")
-def list_data(*, data_dir: Path | None = None) -> None:
+def list_data(*, data_dir: DataDir = None) -> None:
     """Say what is in the data folder."""
     from structattn.recipes.data_folder import DataFolder
     from structattn.recipes.progress import print_table
@@ -35,7 +35,7 @@ def make(
     preset: str = "full",
     out: Path | None = None,
     settings: Settings = None,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Write generated data as text files.
 
@@ -62,7 +62,7 @@ def make(
 
 
 @data.command
-def fetch(name: str, /, *, url: str | None = None, data_dir: Path | None = None) -> None:
+def fetch(name: str, /, *, url: str | None = None, data_dir: DataDir = None) -> None:
     """Download a corpus from its official address, checked by sha256.
 
     Parameters

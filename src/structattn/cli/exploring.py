@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from structattn.cli.app import app
+from structattn.cli.app import DataDir, app
 
 
 @app.command
@@ -14,7 +14,7 @@ def explore(
     port: int | None = None,
     host: str = "127.0.0.1",
     no_browser: bool = False,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Open a local page to watch marginals: of edited potentials, random scores and trained runs.
 

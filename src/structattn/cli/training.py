@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from structattn.cli.app import Settings, app, command_line, use_threads
+from structattn.cli.app import DataDir, Settings, app, command_line, use_threads
 from structattn.cli.using import evaluate
 
 Files = Annotated[list[Path] | None, Parameter(consume_multiple=True)]
@@ -32,7 +32,7 @@ def train_model(
     resume: bool = False,
     then_evaluate: bool = False,
     settings: Settings = None,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
     accelerator: Literal["cpu", "cuda", "auto"] = "cpu",
     devices: int = 1,
     nodes: int = 1,
@@ -73,8 +73,6 @@ def train_model(
         Evaluate the run once it is trained.
     settings
         Any key of the configuration, as key=value ...
-    data_dir
-        Where data is, instead of $STRUCTATTN_DATA or the cache folder.
     accelerator
         Where to compute.
     devices
@@ -142,7 +140,7 @@ def reproduce(
     workers: int | None = None,
     address: str | None = None,
     settings: Settings = None,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
 ) -> int:
     """Train what is missing of a table of the paper, and print ours beside theirs. Goes on where it stopped.
 
@@ -194,7 +192,7 @@ def sweep(
     engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
     address: str | None = None,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
 ) -> int:
     """Train what is missing of a grid of settings and seeds, and say what is where. Goes on where it stopped.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from structattn.cli.app import app, use_threads
+from structattn.cli.app import DataDir, Threads, app, use_threads
 
 
 @app.command
@@ -20,8 +20,8 @@ def evaluate(
     data: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     against: Path | None = None,
     json: Path | None = None,
-    data_dir: Path | None = None,
-    threads: int | None = None,
+    data_dir: DataDir = None,
+    threads: Threads = None,
 ) -> None:
     """Evaluate a trained run; the numbers are kept in its evaluation.json.
 
@@ -62,8 +62,8 @@ def predict(
     /,
     *inputs: str,
     n_best: int | None = None,
-    data_dir: Path | None = None,
-    threads: int | None = None,
+    data_dir: DataDir = None,
+    threads: Threads = None,
 ) -> None:
     """Apply a trained run to inputs: arguments, or lines on standard input.
 
@@ -99,7 +99,7 @@ def plot(
     beside: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     arcs: bool = False,
     curves: bool = False,
-    data_dir: Path | None = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Draw what a trained run attends to, or how its training went.
 

@@ -65,7 +65,7 @@ def serve(page: gr.Blocks, host: str, port: int | None, open_browser: bool) -> s
             css=explorer_page.STYLE,
             head=explorer_page.SCRIPT,
         )
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # taken, or beyond 65535
         where = f"{host}:{port}" if port else host
         raise UserError(f"the explorer cannot listen at {where}: choose another --port or --host") from error
     return address
