@@ -253,7 +253,7 @@ def test_a_nonprojective_parser_is_trained_with_vectors_and_a_held_out_share(tmp
         (["--set", "scorer=bilinear"], 'model.scorer: unknown value "bilinear"'),
         (["--set", "crossing=drop"], 'data.crossing: unknown value "drop"'),
         (["--set", "held_out=1.0"], "data.held_out is a share"),
-        (["--treebank", TREEBANK], "no vectors in the data folder"),
+        (["--treebank", TREEBANK], "no vectors/glove.6B.50d.filtered.txt.gz in the data folder"),
         (["--treebank", TREEBANK, "--set", "vectors=", "held_out=0.001"], "0 of 23 sentences"),
     ],
 )
