@@ -104,7 +104,7 @@ def test_nobody_trains_on_when_the_parent_is_gone(tmp_path, how):
     assert not any(at_work(number) for number in training)
     assert len(training) == 1
     _, state = read_tensors(folder / "none-seed1" / "checkpoint.safetensors")
-    assert (state["epoch"], state["batch"] > 0) == (1, True)
+    assert state["batch"] > 0, "not the end of an epoch"
 
 
 def at_work(number):
