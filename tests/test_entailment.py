@@ -276,6 +276,13 @@ def test_train_evaluate_predict_and_plot(folder, tmp_path, capsys):
     view = view_entailment(open_run(path, folder), None, 1.0)
     assert view.answer.splitlines()[0] in LABELS
     assert set(view.pictures) == {"best trees", "heat map", "arcs"}
+    sharp = view_entailment(open_run(path, folder), None, 0.05)
+    for near, far in zip(sharp.numbers["parents"], view.numbers["parents"], strict=True):
+        assert torch.tensor(near).max(0).values.sum() > torch.tensor(far).max(0).values.sum()
+    view.pictures["arcs"](tmp_path / "c.svg")
+    drawn = (tmp_path / "c.svg").read_text()
+    titles = ("structured: premise", "guitar", "structured: hypothesis", "Somebody")
+    assert [drawn.index(text) for text in titles] == sorted(drawn.index(text) for text in titles)
 
 
 @pytest.mark.parametrize("attention", [name for name in STRUCTURES if name != "structured"])

@@ -175,6 +175,12 @@ def test_a_story_is_followed_and_never_read_as_a_path(runs):
     assert view.text.endswith("?")
     nodes = torch.tensor(view.numbers["nodes"])
     torch.testing.assert_close(nodes.sum(1), torch.ones(2))
+    found = run.recipe.follow(run.model, run.recipe.splits["test"][0])
+    places = [fact - min(found.facts) for fact in found.facts]
+    edges = torch.tensor(view.numbers["edges"])
+    torch.testing.assert_close(nodes[:, places], found.nodes)
+    torch.testing.assert_close(edges[:, places][:, :, places], found.edges)
+    assert len(set(places)) > 2, "so that their order matters"
     sharper = torch.tensor(figures.view(run, view.text, 0.05).numbers["nodes"])
     assert sharper.max(1).values.sum() > nodes.max(1).values.sum()
     assert figures.view(run, view.text, 0.05).answer == view.answer
