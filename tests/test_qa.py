@@ -124,7 +124,7 @@ def model_and_rows(kind, steps=2, models=1, **settings):
     )
     model = QAModel(chosen, steps, len(encoder.words), models).double()
     for weights in model.parameters():
-        torch.nn.init.normal_(weights)
+        torch.nn.init.normal_(weights, std=0.5)
     batch = encoder.encode(questions)
     batch.sentences = batch.sentences.double()
     return model, encoder, questions, batch
@@ -151,19 +151,33 @@ def naive_facts(model, encoder, question, which):
     return torch.stack([vector(model, matrix, encoder, fact) + ages[age] for age, fact in enumerate(recent)])
 
 
+def naive_queries(model, query, keys):
+    """q^1 ... q^K of a CRF, fact by fact."""
+    queries = [query]
+    for key, next_key in itertools.pairwise(keys):
+        if model.settings.query_update == "matrix":
+            queries.append(model.transition[0] @ queries[-1])
+            continue
+        hop, scores = model.settings.query_update == "hop", key @ queries[-1]
+        weights = scores.softmax(0) if hop and not model.linear else scores
+        found = sum(weight * following for weight, following in zip(weights, next_key, strict=True))
+        queries.append(found + queries[-1] if hop else found)
+    return queries
+
+
+@pytest.mark.parametrize("query_update", ["hop", "memory", "matrix"])
 @pytest.mark.parametrize("after_the_start", [False, True])
 @pytest.mark.parametrize("kind", ["unary", "binary"])
 @pytest.mark.parametrize("steps", [2, 3])
-def test_a_crf_answers_by_the_sum_over_all_sequences(kind, steps, after_the_start):
-    model, encoder, questions, batch = model_and_rows(kind, steps)
+def test_a_crf_answers_by_the_sum_over_all_sequences(kind, steps, after_the_start, query_update):
+    settings = {"query_update": query_update, "log_softmax": "potentials", "linear_crf": False}
+    model, encoder, questions, batch = model_and_rows(kind, steps, **settings)
     model.linear = not after_the_start
     logits = model.answer(*batch.rows([0, 1])[:-1])
     for row, question in enumerate(questions[:2]):
-        queries = [vector(model, model.embedding[0, 0], encoder, question.text)]
-        for _ in range(steps - 1):
-            queries.append(model.transition[0] @ queries[-1])
-        seen = [q.log_softmax(0) for q in queries] if after_the_start else queries
         keys = [naive_facts(model, encoder, question, k) for k in range(steps)]
+        queries = naive_queries(model, vector(model, model.embedding[0, 0], encoder, question.text), keys)
+        seen = [q.log_softmax(0) for q in queries] if after_the_start else queries
         values = [naive_facts(model, encoder, question, k + 1) for k in range(steps)]
         weights, contexts = [], []
         for z in itertools.product(range(3), repeat=steps):
@@ -181,6 +195,20 @@ def test_a_crf_answers_by_the_sum_over_all_sequences(kind, steps, after_the_star
             contexts.append(sum(values[k][i] for k, i in enumerate(z)))
         context = torch.stack(weights).softmax(0) @ torch.stack(contexts)
         assert_close(logits[row], model.embedding[0, -1] @ (queries[-1] + context), **NEAR)
+
+
+@pytest.mark.parametrize("kind", ["unary", "binary"])
+def test_the_linear_start_of_a_crf_has_scores_for_marginals(kind):
+    model, encoder, questions, batch = model_and_rows(kind, 3)
+    model.linear = True
+    logits = model.answer(*batch.rows([1])[:-1])
+    keys = [naive_facts(model, encoder, questions[1], k) for k in range(3)]
+    queries = naive_queries(model, vector(model, model.embedding[0, 0], encoder, questions[1].text), keys)
+    context = sum(
+        (key @ query) @ naive_facts(model, encoder, questions[1], k + 1)
+        for k, (key, query) in enumerate(zip(keys, queries, strict=True))
+    )
+    assert_close(logits[0], model.embedding[0, -1] @ (queries[-1] + context), **NEAR)
 
 
 @pytest.mark.parametrize("position_encoding", ["longest", "sentence", "none"])

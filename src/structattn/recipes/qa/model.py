@@ -5,13 +5,13 @@ the value o_i^k = A_k s_i, where s_i is its bag of words, position-encoded, and 
 question is q^1 = A_0 s.
 
     MemN2N    p(z_k = i) = softmax_i(x_i^k . q^k)    c^k = sum_i p(z_k = i) o_i^k    q^{k+1} = q^k + c^k    c = c^K
-    unary     theta_k(i) = x_i^k . q^k                                                q^{k+1} = Q q^k
-    binary    theta_{k,k+1}(i, j) = x_i^k . q^k + x_i^k . x_j^{k+1} + x_j^{k+1} . q^{k+1}, -inf for i = j    the same
+    unary     theta_k(i) = x_i^k . q^k
+    binary    theta_{k,k+1}(i, j) = x_i^k . q^k + x_i^k . x_j^{k+1} + x_j^{k+1} . q^{k+1}, -inf for i = j
+              q^{k+1} = Q q^k, or as MemN2N's, or sum_i (x_i^k . q^k) o_i^k
               c = sum_k sum_i p(z_k = i) o_i^k
     answer    softmax(A_K (q^K + c))
 
-Linear start: for the first epochs MemN2N has no softmax in its attention; a CRF gets a log softmax over the features of
-its queries afterwards.
+Linear start: for the first epochs x_i^k . q^k stands in the place of p(z_k = i), without softmax or chain.
 
 Several models, of other seeds, are one: every weight has a first dimension S, and nothing passes from one model to
 another. Shapes: S models, B questions each, M facts, K steps, d features, V words, N distinct sentences.
@@ -33,6 +33,7 @@ from structattn.structures.chain import LinearChain
 from structattn.structures.distribution import beyond
 
 KINDS = ("memn2n", "unary", "binary")
+QUERY_UPDATES = ("hop", "memory", "matrix")
 LOG_SOFTMAX = ("potentials", "everywhere", "nowhere")
 POSITION_ENCODINGS = ("longest", "sentence", "none")
 
@@ -61,8 +62,12 @@ class QAModelSettings:
     """adjacent tying; else A_k of keys, values, question and answer are all their own"""
     linear_start: int = 20
     """so many epochs"""
-    log_softmax: str = "potentials"
-    """of a CRF's queries after the linear start: in the "potentials" only, "everywhere", or "nowhere" """
+    linear_crf: bool = True
+    """whether a CRF has a linear start, too; else these epochs only do not count"""
+    query_update: str = "hop"
+    """q^{k+1} of a CRF: "hop", as MemN2N's; "memory", sum_i (x_i^k . q^k) o_i^k; "matrix", Q q^k"""
+    log_softmax: str = "nowhere"
+    """over a CRF's queries after the linear start: in the "potentials" only, "everywhere", or "nowhere" """
     forbid_repeats: bool = True
     """theta(i, i) = -inf (binary)"""
     count_unaries: str = "printed"
@@ -70,7 +75,7 @@ class QAModelSettings:
 
     def __post_init__(self) -> None:
         choices = {"kind": KINDS, "log_softmax": LOG_SOFTMAX, "count_unaries": COUNTS}
-        choices["position_encoding"] = POSITION_ENCODINGS
+        choices |= {"position_encoding": POSITION_ENCODINGS, "query_update": QUERY_UPDATES}
         for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
@@ -95,7 +100,7 @@ class QAModel(nn.Module):
         self.embedding = nn.Parameter(torch.zeros(models, count, words, size))
         if settings.temporal_encoding:
             self.ages = nn.Parameter(torch.zeros(models, count, settings.memory, size))
-        if settings.kind != "memn2n":
+        if settings.kind != "memn2n" and settings.query_update == "matrix":
             self.transition = nn.Parameter(torch.zeros(models, size, size))  # Q
         self.register_buffer("ramp", torch.arange(1, size + 1) / size, persistent=False)
         self.ramp: Tensor
@@ -116,9 +121,9 @@ class QAModel(nn.Module):
         if self.settings.kind == "memn2n":
             query, context, _ = self.hops(keys, values, query, lengths)
         else:
-            queries = self.queries(query)
-            marginals = self.marginals(self.in_potentials(queries), keys, lengths).unsqueeze(2)
-            contexts = [p @ value for p, value in zip(marginals.unbind(1), values, strict=True)]
+            queries = self.queries(query, keys, values, lengths)
+            weights = self.weights(queries, keys, lengths).unsqueeze(2)
+            contexts = [weight @ value for weight, value in zip(weights.unbind(1), values, strict=True)]
             context = torch.cat(contexts, 1).sum(1)
             query = queries[-1]
             if self.settings.log_softmax == "everywhere":
@@ -159,27 +164,38 @@ class QAModel(nn.Module):
         context, found = torch.zeros_like(query), []
         for key, value in zip(keys, values, strict=True):
             query = query + context
-            scores = (key @ query.unsqueeze(2)).squeeze(2)
-            weights = scores.masked_fill(ignored, 0.0) if self.linear else softmax_weights(scores, ignored)
+            scores = _scores(key, query, ignored)
+            weights = scores if self.linear else softmax_weights(scores, ignored)
             context = (weights.unsqueeze(1) @ value).squeeze(1)
             found.append(weights)
         return query, context, torch.stack(found, 1)
 
-    def queries(self, query: Tensor) -> Steps:
-        """q^1 ... q^K, each (S * B, d), of q^1."""
-        queries = [query.view(self.models, -1, self.settings.size)]
-        for _ in range(self.steps - 1):
-            queries.append(queries[-1] @ self.transition.mT)
-        return [query.flatten(0, 1) for query in queries]
+    def queries(self, query: Tensor, keys: Steps, values: Steps, lengths: Tensor) -> Steps:
+        """q^1 ... q^K of a CRF, each (S * B, d), of q^1."""
+        update, ignored, queries = self.settings.query_update, beyond(lengths, keys[0].shape[1]), [query]
+        for key, value in zip(keys[:-1], values[:-1], strict=True):
+            query = queries[-1]
+            if update == "matrix":
+                of_models = query.view(self.models, -1, self.settings.size)
+                queries.append((of_models @ self.transition.mT).flatten(0, 1))
+                continue
+            scores = _scores(key, query, ignored)
+            attended = scores if update == "memory" or self.linear else softmax_weights(scores, ignored)
+            found = (attended.unsqueeze(1) @ value).squeeze(1)
+            queries.append(query + found if update == "hop" else found)
+        return queries
 
     def in_potentials(self, queries: Steps) -> Steps:
         """The queries as the potentials see them."""
         as_they_are = self.linear or self.settings.log_softmax == "nowhere"
         return queries if as_they_are else [query.log_softmax(1) for query in queries]
 
-    def marginals(self, queries: Steps, keys: Steps, lengths: Tensor) -> Tensor:
-        """p(z_k = i) (S * B, K, M)."""
-        unary, transitions = self.potentials(queries, keys, lengths)
+    def weights(self, queries: Steps, keys: Steps, lengths: Tensor) -> Tensor:
+        """A CRF's p(z_k = i) (S * B, K, M), or what stands for them in its linear start."""
+        if self.linear and self.settings.linear_crf:
+            ignored = beyond(lengths, keys[0].shape[1])
+            return torch.stack([_scores(*both, ignored) for both in zip(keys, queries, strict=True)], 1)
+        unary, transitions = self.potentials(self.in_potentials(queries), keys, lengths)
         if transitions is None:
             return softmax_weights(unary, unary == float("-inf"))
         return LinearChain(unary, transitions).marginals
@@ -195,4 +211,10 @@ class QAModel(nn.Module):
         keys, values, query = self.embed(sentences, facts, questions)
         if self.settings.kind == "memn2n":
             return LinearChain(self.hops(keys, values, query, lengths)[2].log())
-        return LinearChain(*self.potentials(self.in_potentials(self.queries(query)), keys, lengths))
+        queries = self.in_potentials(self.queries(query, keys, values, lengths))
+        return LinearChain(*self.potentials(queries, keys, lengths))
+
+
+def _scores(key: Tensor, query: Tensor, ignored: Tensor) -> Tensor:
+    """x_i . q (S * B, M); what is ignored scores 0."""
+    return (key @ query.unsqueeze(2)).squeeze(2).masked_fill(ignored, 0.0)
