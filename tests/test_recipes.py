@@ -24,6 +24,7 @@ from structattn.recipes.data_folder import DataFolder
 from structattn.recipes.errors import UserError, did_you_mean
 from structattn.recipes.jobs import comma_separated, markdown
 from structattn.recipes.optimisation import OPTIMIZERS, Decay, TrainingSettings, initialise, renormalise
+from structattn.recipes.progress import print_table
 from structattn.recipes.recipe import Table
 from structattn.recipes.reproduction import mean_and_spread
 from structattn.recipes.run_folder import RunFolder, read_tensors, write_tensors
@@ -369,6 +370,11 @@ def test_the_official_sources_are_complete():
     assert set(sources) == {"babi", "snli", "glove"}
     assert len(sources["babi"].members) == 40
     assert all(source.sha256 or source.members for source in sources.values())
+
+
+def test_a_wide_table_is_whole_where_there_is_no_terminal(capsys):
+    print_table(Table("wide", [f"column {number}" for number in range(20)], [["12.345"] * 20]))
+    assert capsys.readouterr().out.count("12.345") == 20
 
 
 def test_tables_as_markdown_and_csv():

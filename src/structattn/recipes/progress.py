@@ -19,6 +19,8 @@ from structattn.recipes.errors import UserError
 from structattn.recipes.recipe import Table
 
 _SECONDS_BETWEEN_UPDATES = 0.2
+_WIDTH_OF_FILES = 400
+"""What is not a terminal has room for every table; rich would take it for one of 80 columns."""
 
 
 class Progress:
@@ -94,7 +96,7 @@ def print_table(table: Table) -> None:
         shown.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*row)
-    Console().print(shown)
+    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES).print(shown)
 
 
 def _tensorboard_writer(folder: Path) -> Any:
