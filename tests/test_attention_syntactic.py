@@ -130,6 +130,16 @@ def test_a_learned_root_is_a_word_before_the_first(structure, select):
     torch.testing.assert_close(context, first(with_root, lengths + 1, zero_root, **given)[0][:, 1:])
 
 
+def test_it_compiles_with_lengths():
+    attention, words = made()
+    attention, words = attention.float(), words.float()  # of float numbers torch.compile cannot take an LSTM
+    lengths = torch.tensor([words.shape[1]] + [2] * (len(words) - 1))
+    context, marginals = torch.compile(attention)(words, lengths)
+    expected_context, expected_marginals = attention(words, lengths)
+    torch.testing.assert_close(context, expected_context)
+    torch.testing.assert_close(marginals, expected_marginals)
+
+
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_a_padded_batch_equals_its_sentences(num_layers):
     attention, words = made(num_layers=num_layers)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from structattn.attention.edge import check_choice, check_features, check_integers, check_lengths, check_range
 from structattn.attention.scorers import SCORERS
@@ -194,11 +195,17 @@ def _encode(encoder: nn.LSTM, words: Tensor, lengths: Tensor | None) -> Tensor:
     """The LSTM's states (B, n, 2 * lstm_dim); padded words change nothing and get zeros.
 
     Sentences that torch packs take twice the time on a CPU. Here they stay padded, and the direction that begins at the
-    end gets them turned round, so that it too sees the padding last.
+    end gets them turned round, so that it too sees the padding last. torch.compile cannot take an LSTM and leaves it
+    alone only as a module: for it, sentences are packed.
     """
+    n = words.shape[1]
     if lengths is None:
         return encoder(words)[0]
-    n = words.shape[1]
+    if torch.compiler.is_compiling():
+        # torch refuses to pack an empty sentence: let it have one word, which no tree looks at.
+        counts = lengths.clamp_min(1).cpu()
+        packed = pack_padded_sequence(words, counts, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(encoder(packed)[0], batch_first=True, total_length=n)[0]
     places, last = torch.arange(n, device=words.device), lengths.unsqueeze(1) - 1
     turned = torch.where(places > last, places, last - places).unsqueeze(2)
     states = words
