@@ -224,7 +224,7 @@ def test_damaged_files_are_refused_by_name(tmp_path):
     with pytest.raises(UserError, match="does not fit the model"):
         run.load_weights(model)
     run.save_weights(torch.nn.Linear(3, 2, dtype=torch.complex64))
-    with pytest.raises(UserError, match="weight is of torch.complex64"):
+    with pytest.raises(UserError, match=r"weight is of torch\.complex64"):
         run.load_weights(model)
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n{"epo')
     with pytest.raises(UserError, match=r"metrics\.jsonl is damaged"):
