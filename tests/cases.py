@@ -4,6 +4,7 @@ A law takes a case and nothing else; what differs between chains and trees is sa
 """
 
 import math
+from abc import ABC, abstractmethod
 from itertools import product
 
 import oracle
@@ -15,7 +16,7 @@ import structattn as sa
 Potentials = tuple[Tensor, ...]
 
 
-class Case:
+class Case(ABC):
     """`name` is also the test's id. Potentials are a tuple, in the order of the constructor's arguments."""
 
     name: str
@@ -24,37 +25,37 @@ class Case:
     def __str__(self) -> str:
         return self.name
 
-    def potentials(self, batch=(), n=4, dtype=torch.float64, scale=1.0) -> Potentials:
-        raise NotImplementedError
+    @abstractmethod
+    def potentials(self, batch=(), n=4, dtype=torch.float64, scale=1.0) -> Potentials: ...
 
-    def distribution(self, potentials, lengths=None, **options):
-        raise NotImplementedError
+    @abstractmethod
+    def distribution(self, potentials, lengths=None, **options): ...
 
+    @abstractmethod
     def sentence(self, potentials, index: tuple[int, ...], length=None) -> Potentials:
         """The potentials of one sentence, cut to its length: as if it had never been in a batch."""
-        raise NotImplementedError
 
     def rows(self, potentials, which) -> Potentials:
         """Some sentences of a batch; what the sentences share is kept."""
         return tuple(p[which] for p in potentials)
 
+    @abstractmethod
     def spoiled(self, potentials, lengths, garbage: float) -> Potentials:
         """The same potentials with garbage wherever the contract says that nobody looks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def block(self, potentials, row: int) -> None:
         """Makes one sentence impossible, in place: its third position has no choice left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mirror(self, potentials) -> Potentials:
         """The sentence read from its end."""
-        raise NotImplementedError
 
-    def mirror_marginals(self, marginals) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def mirror_marginals(self, marginals) -> Tensor: ...
 
-    def enumerate_one(self, potentials, length) -> oracle.Enumeration:
-        raise NotImplementedError
+    @abstractmethod
+    def enumerate_one(self, potentials, length) -> oracle.Enumeration: ...
 
     def batch_shape(self, potentials) -> torch.Size:
         return potentials[0].shape[: -self.events]

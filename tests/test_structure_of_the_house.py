@@ -78,6 +78,16 @@ def test_importing_the_package_brings_no_extras():
     assert not {names[0] for names in brought} & EXTRAS
 
 
+def test_only_training_imports_what_training_needs():
+    program = (
+        "import sys; from structattn.recipes import tasks; list(map(tasks.recipe_class, tasks.RECIPES)); "
+    )
+    printed = subprocess.check_output([sys.executable, "-c", program + "print(*sys.modules)"], text=True)
+    brought = {name.split(".")[0] for name in printed.split()}
+    assert "structattn" in brought
+    assert not brought & {"lightning_fabric", "matplotlib", "ray"}  # a second more before a prediction starts
+
+
 def test_the_oracle_shares_no_code_with_what_it_judges():
     oracle = Path(__file__).with_name("oracle.py")
     assert {names[0] for names in imports_of_test(oracle)} <= {"itertools", "math", "functools", "torch"}

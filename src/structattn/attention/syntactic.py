@@ -198,9 +198,9 @@ def _encode(encoder: nn.LSTM, words: Tensor, lengths: Tensor | None) -> Tensor:
     end gets them turned round, so that it too sees the padding last. torch.compile cannot take an LSTM and leaves it
     alone only as a module: for it, sentences are packed.
     """
-    n = words.shape[1]
     if lengths is None:
         return encoder(words)[0]
+    n = words.shape[1]
     if torch.compiler.is_compiling():
         # torch refuses to pack an empty sentence: let it have one word, which no tree looks at.
         counts = lengths.clamp_min(1).cpu()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 import torch
@@ -18,6 +18,13 @@ def pad(sequences: Sequence[Sequence[int]], padding: int = 0) -> Tensor:
     longest = max([len(sequence) for sequence in sequences], default=0)
     rows = [[*sequence, *[padding] * (max(longest, 1) - len(sequence))] for sequence in sequences]
     return torch.tensor(rows, dtype=torch.int64)
+
+
+def flat(sequences: Iterable[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Sequences one behind the other, and their lengths."""
+    sequences = list(sequences)
+    numbers = torch.tensor(list(chain.from_iterable(sequences)), dtype=torch.int32)
+    return numbers, torch.tensor(list(map(len, sequences)), dtype=torch.int32)
 
 
 def bucketed_batches(

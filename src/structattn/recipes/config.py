@@ -28,10 +28,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no file {path}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # TOML's own, text that is not UTF-8, integers of 5,000 digits
+    # TOML's own, text that is not UTF-8, integers of 5,000 digits
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
 
 

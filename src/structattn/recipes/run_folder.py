@@ -181,10 +181,8 @@ def _first_undamaged(
 
 
 def load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    for (
-        name,
-        weights,
-    ) in model.state_dict().items():  # torch would take whole or complex numbers for real ones
+    # torch would take whole or complex numbers for real ones.
+    for name, weights in model.state_dict().items():
         given = tensors.get(name, weights)
         if given.is_floating_point() != weights.is_floating_point():
             raise UserError(f"{path}: {name} is of {given.dtype}, and of {weights.dtype} in the model")

@@ -7,8 +7,7 @@ no process but the first one opens a training file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from structattn.recipes.batching import flat
 from structattn.recipes.errors import UserError
 from structattn.recipes.processes import by_first
 from structattn.recipes.recipe import Recipe
@@ -53,13 +53,6 @@ def examples_of(recipe: Recipe, fabric: Fabric, folder: Path) -> Examples:
     return Examples(SharedExamples(recipe, tensors), tensors["sizes"].tolist(), tensors["units"].tolist())
 
 
-def flat(sequences: Iterable[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Sequences one behind the other, and their lengths."""
-    sequences = list(sequences)
-    numbers = torch.tensor(list(chain.from_iterable(sequences)), dtype=torch.int32)
-    return numbers, torch.tensor(list(map(len, sequences)), dtype=torch.int32)
-
-
 def _write(recipe: Recipe, path: Path) -> None:
     examples = recipe.training_examples()
     tensors = {f"{_TABLE}{name}": table for name, table in recipe.tables().items()}
@@ -75,9 +68,9 @@ class SharedExamples(Sequence[Any]):
 
     def __init__(self, recipe: Recipe, tensors: dict[str, Tensor]) -> None:
         self.recipe = recipe
-        names = [name.removesuffix(".lengths") for name in sorted(tensors) if name.endswith(".lengths")]
-        self.fields = [tensors[name] for name in names]
-        self.starts = [F.pad(tensors[f"{name}.lengths"].cumsum(0), (1, 0)) for name in names]
+        count = sum(name.endswith(".lengths") for name in tensors)
+        self.fields = [tensors[f"{number}"] for number in range(count)]
+        self.starts = [F.pad(tensors[f"{number}.lengths"].cumsum(0), (1, 0)) for number in range(count)]
 
     def __len__(self) -> int:
         return len(self.starts[0]) - 1

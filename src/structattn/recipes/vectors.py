@@ -168,10 +168,8 @@ def _lines(path: Path, progress: bool) -> Iterator[_Line]:
                 yield _Line(path, number, text.rstrip(b" \r\n"))
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
         raise UserError(f"{path}, after line {number}: the archive is damaged: {error}") from error
-    except (
-        RuntimeError,
-        NotImplementedError,
-    ) as error:  # what zipfile says to passwords and rare compressions
+    # What zipfile says to passwords and rare compressions.
+    except (RuntimeError, NotImplementedError) as error:
         raise UserError(f"cannot unpack {path}: {error}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
@@ -244,9 +242,8 @@ def _floats(line: _Line, vector: bytes) -> list[float]:
         values = [float(field) for field in fields]
     except ValueError:
         values = []
-    if (
-        values and max(map(abs, values)) <= _LARGEST and math.isfinite(sum(values))
-    ):  # a NaN only the sum shows
+    # A NaN only the sum shows.
+    if values and max(map(abs, values)) <= _LARGEST and math.isfinite(sum(values)):
         return values
     wrong = next(field for field in fields if not _is_number(field)).decode("utf-8", "replace")
     raise line.wrong(f"expected {len(fields)} numbers after the word, found {wrong[:40]!r}")

@@ -13,6 +13,7 @@ so a structure has only to say what its parts are and how log Z, the best, the k
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, Self, TypeVar
@@ -41,7 +42,7 @@ def kept(compute: Callable[[Any], Result]) -> Any:
     return property(ask)
 
 
-class Structure(Distribution):
+class Structure(Distribution, ABC):
     """Base class of the structured distributions."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -87,40 +88,40 @@ class Structure(Distribution):
     # What a structure provides.
 
     @property
+    @abstractmethod
     def log_partition(self) -> Tensor:
         """log Z (*batch): the logarithm of the sum over all structures of exp(score); -inf if none is possible."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def marginals(self) -> Tensor:
         """The probability of every part; exactly 0 beyond a sentence's length."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _score(self, value: Tensor) -> Tensor:
         """The scores (samples, B), in float64, of values (samples, B, n)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_structure(self, value: Tensor) -> Tensor:
         """Which values (samples, B, n) are structures of this distribution (samples, B)."""
-        raise NotImplementedError
 
-    def _best(self) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _best(self) -> Tensor: ...
 
+    @abstractmethod
     def _k_best(self, k: int) -> tuple[Tensor, Tensor]:
         """The k best (B, k, n), zeros where there are fewer, and which of them exist (B, k)."""
-        raise NotImplementedError
 
-    def _draw(self, count: int) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _draw(self, count: int) -> Tensor: ...
 
+    @abstractmethod
     def _compute(self, potentials: tuple[Tensor, ...], wanted: int) -> tuple[Tensor, ...]:
         """log Z (B) in float64, the marginals and what else is wanted (native.LOG_PARTITION, ...), flat."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _parts(self) -> list[tuple[Tensor, Tensor]]:
         """Pairs of (marginals, potentials) in float64 that broadcast to each other, flat over the batch."""
-        raise NotImplementedError
 
     # What follows.
 

@@ -119,7 +119,8 @@ class QAModel(nn.Module):
         """Logits (S * B, V)."""
         keys, values, query = self.embed(sentences, facts, questions)
         if self.settings.kind == "memn2n":
-            query, context, _ = self.hops(keys, values, query, lengths)
+            queries, context, _ = self.hops(keys, values, query, lengths)
+            query = queries[-1]
         else:
             queries = self.queries(query, keys, values, lengths)
             weights = self.weights(queries, keys, lengths).unsqueeze(2)
@@ -158,31 +159,30 @@ class QAModel(nn.Module):
 
     def hops(
         self, keys: Steps, values: Steps, query: Tensor, lengths: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """MemN2N's q^K and c^K (S * B, d), and the distribution at every hop (S * B, K, M)."""
+    ) -> tuple[Steps, Tensor, Tensor]:
+        """MemN2N's q^1 ... q^K and c^K (S * B, d), and the distribution at every hop (S * B, K, M)."""
         ignored = beyond(lengths, keys[0].shape[1])
-        context, found = torch.zeros_like(query), []
+        queries, found = [], []
         for key, value in zip(keys, values, strict=True):
-            query = query + context
             scores = _scores(key, query, ignored)
             weights = scores if self.linear else softmax_weights(scores, ignored)
             context = (weights.unsqueeze(1) @ value).squeeze(1)
+            queries.append(query)
             found.append(weights)
-        return query, context, torch.stack(found, 1)
+            query = query + context
+        return queries, context, torch.stack(found, 1)
 
     def queries(self, query: Tensor, keys: Steps, values: Steps, lengths: Tensor) -> Steps:
         """q^1 ... q^K of a CRF, each (S * B, d), of q^1."""
-        update, ignored, queries = self.settings.query_update, beyond(lengths, keys[0].shape[1]), [query]
+        if self.settings.query_update == "hop":
+            return self.hops(keys, values, query, lengths)[0]
+        ignored, queries = beyond(lengths, keys[0].shape[1]), [query]
         for key, value in zip(keys[:-1], values[:-1], strict=True):
-            query = queries[-1]
-            if update == "matrix":
-                of_models = query.view(self.models, -1, self.settings.size)
+            if self.settings.query_update == "memory":
+                queries.append((_scores(key, queries[-1], ignored).unsqueeze(1) @ value).squeeze(1))
+            else:
+                of_models = queries[-1].view(self.models, -1, self.settings.size)
                 queries.append((of_models @ self.transition.mT).flatten(0, 1))
-                continue
-            scores = _scores(key, query, ignored)
-            attended = scores if update == "memory" or self.linear else softmax_weights(scores, ignored)
-            found = (attended.unsqueeze(1) @ value).squeeze(1)
-            queries.append(query + found if update == "hop" else found)
         return queries
 
     def in_potentials(self, queries: Steps) -> Steps:

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from structattn.recipes.batching import flat
 from structattn.recipes.data_folder import cache_folder
 from structattn.recipes.errors import UserError
 from structattn.recipes.run_folder import read_tensors, write_tensors, write_text
-from structattn.recipes.sharing import flat
 from structattn.recipes.translation.data import Pair, TranslationData, fits, read_pairs, symbols_of
 
 PADDING, UNKNOWN, START, END = "<pad>", "<unk>", "<s>", "</s>"
