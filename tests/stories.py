@@ -2,6 +2,16 @@
 
 import random
 
+STORY = """1 Ann went to the shed.
+2 Ann took the ball there.
+3 Ben went to the attic.
+4 Where is the ball? \tshed\t2 1
+5 Ann went to the attic.
+6 Where is the ball? \tattic\t2 5
+1 Ben took the ball.
+2 What has Ben got? \tball,nothing\t1
+"""
+
 
 def write_task(folder, task=2, count=30, seed=0):
     """Files of stories written here: who took the thing, and where that one went."""
