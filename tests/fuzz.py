@@ -7,7 +7,6 @@ A reader may refuse with its own error and nothing else; it may not take seconds
 import contextlib
 import gzip
 import json
-import math
 import resource
 import shutil
 import signal
@@ -19,12 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from constructions import ask_everything, constructions
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 from soak import Progress
 
-import structattn as sa
+import structattn
 from structattn.recipes.config import build, override, read_toml
 from structattn.recipes.entailment import data as entailment
 from structattn.recipes.errors import UserError
@@ -141,7 +141,7 @@ TABBED = b"gold_label\tsentence1\tsentence2\tsentence1_parse\nentailment\tA dog 
 GLOVE = b"the 0.1 -0.2 3e-1\nof 1 2 3\n. . . -1.5 0.25 4\nthe 9 9 9\n"
 PARALLEL = "私 は 犬 を 見 た\ti saw a dog\n猫\ta cat\n".encode()
 FORMULA = b"( * ( + 15 7 ) 1 8 )\t( 15 + 7 ) * 1 * 8\n( + 1 2 )\t1 + 2\n"
-TOML = [path.read_bytes() for path in sorted(Path(sa.__file__).parent.glob("recipes/*/*.toml"))]
+TOML = [path.read_bytes() for path in sorted(Path(structattn.__file__).parent.glob("recipes/*/*.toml"))]
 SWEEP = b'task = "qa"\nseeds = [1, 2]\n[settings]\ntraining.epochs = 70\n[grid]\nsize = [3, 4]\n'
 SWEEP += b'"model.kind" = ["unary"]\n'
 
@@ -272,76 +272,6 @@ def read_run(folder, drawn):
     for question in (*questions, lambda: run.config(recipe_class(run.task()).config_class)):
         with contextlib.suppress(UserError):
             question()
-
-
-SIZES = st.sampled_from([0, 1, 1, 2, 2, 3, 3, 4, 5])
-KINDS = [
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-    torch.float16,
-    torch.int64,
-    torch.bool,
-    torch.complex64,
-]
-VALUES = [0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e-40, math.inf, -math.inf, -math.inf, math.nan]
-
-
-@st.composite
-def tensors(draw, shape):
-    """Of this shape mostly, and of a kind that will do; now and then with a value that is none."""
-    if draw(st.integers(0, 9)) == 0:
-        shape = draw(st.lists(SIZES, max_size=5))
-    kind = draw(st.sampled_from(KINDS[:2] * 9 + KINDS))
-    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99))))
-    if tensor.numel() and draw(st.booleans()):
-        tensor.view(-1)[draw(st.integers(0, tensor.numel() - 1))] = draw(st.sampled_from(VALUES))
-    return tensor.to(kind)
-
-
-NO_TENSORS = [0, 1.5, "x", [[0.0]], (), {}, torch.nn.Linear(1, 1)]
-
-
-@st.composite
-def constructions(draw):
-    """The arguments of a structure: most of them right."""
-    kind = draw(st.sampled_from([sa.LinearChain, sa.ProjectiveTree, sa.NonProjectiveTree]))
-    batch, n, states = draw(st.lists(SIZES, max_size=2)), draw(SIZES), draw(SIZES)
-    chain = kind is sa.LinearChain
-    lengths = st.lists(st.integers(0, n), min_size=math.prod(batch), max_size=math.prod(batch))
-    choices = {
-        "potentials": tensors([*batch, n, states if chain else n]),
-        "lengths": st.one_of(
-            st.none(), lengths.map(lambda found: torch.tensor(found, dtype=torch.int64).view(batch))
-        ),
-        "validate_args": st.sampled_from([None, True, False]),
-    }
-    if chain:
-        shapes = st.sampled_from([[states, states], [*batch, max(n - 1, 0), states, states]])
-        choices["transitions"] = st.one_of(st.none(), shapes.flatmap(tensors))
-    else:
-        choices["single_root"] = st.booleans()
-    given = {name: draw(choice) for name, choice in choices.items()}
-    if draw(st.integers(0, 9)) == 0:
-        wrong = draw(st.sampled_from(["potentials", "lengths", *(["transitions"] if chain else [])]))
-        given[wrong] = draw(
-            st.one_of(st.sampled_from(NO_TENSORS), st.lists(SIZES, max_size=3).flatmap(tensors))
-        )
-    return kind, given.pop("potentials"), given
-
-
-def ask_everything(_, drawn):
-    """All verbs; where the values are not checked, they may come to nothing, but not to a crash."""
-    kind, potentials, given = drawn
-    d = kind(potentials, **given)
-    chain = kind is sa.LinearChain
-    for question in ("log_partition", "marginals", "mode", *(["edge_marginals"] if chain else [])):
-        getattr(d, question)
-    d.entropy()
-    d.topk(2)
-    d.log_prob(d.mode)
-    if given["validate_args"] is not False:
-        d.sample((2,))
 
 
 TARGETS = {
